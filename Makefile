@@ -1,0 +1,56 @@
+# Every target does all the set-up it needs: a virtual environment in .venv and the package in it.
+# PYTHON picks the interpreter: PYTHON=python3.12 make test
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo $$python && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.looped-ready
+
+.PHONY: demo test check format lint types package clean
+
+# On a terminal the text streams; the talk around it goes to stderr.
+demo: $(READY)
+	@$(BIN)/looped --quiet convert tests/fixtures/ouro-tiny $(VENV)/demo-model --overwrite
+	@echo "demo: a tiny model with RANDOM weights, until a trained one ships: expect noise."
+	@echo "demo: it proves the arithmetic (the same tokens as the reference), not usefulness."
+	@echo "prompt: the quick brown fox"
+	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model "the quick brown fox" --max-tokens 32
+	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model --prompt-ids 311 --max-tokens 12 \
+		--exit-threshold 0.3 --min-loops 1 --json
+
+test: $(READY)
+	$(BIN)/pytest -n 2
+
+# What CI runs, and more: the whole gate before a commit.
+check: format lint types test package
+
+format: $(READY)
+	$(BIN)/ruff format --check .
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Build both archives, install the wheel into an empty environment, use it outside the checkout.
+package: $(READY)
+	rm -rf dist $(VENV)/wheel-check
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv $(VENV)/wheel-check
+	$(VENV)/wheel-check/bin/pip install --quiet dist/*.whl
+	cd / && $(CURDIR)/$(VENV)/wheel-check/bin/looped --help >/dev/null
+	cd / && $(CURDIR)/$(VENV)/wheel-check/bin/python -W error::ImportWarning \
+		$(CURDIR)/tests/support/import_all.py
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "looped needs Python 3.11 to 3.13 on PATH" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

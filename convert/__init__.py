@@ -1,0 +1,26 @@
+"""Hugging Face Ouro checkpoints to Flax parameters and back.
+
+`source` opens a checkpoint and finds everything that is wrong with it, `names` translates tensor
+names, `folder` is the converted form on disk, and `to_flax`, `to_hugging_face` and `inspection`
+are the three commands. Only safetensors is ever opened: a pickle can run code.
+
+Of the engine, only the configuration, the parameter tree and the error type are imported.
+"""
+
+from .folder import ConvertedFolder, Manifest
+from .hub import resolve_model_folder
+from .inspection import Inspection, inspect_folder
+from .source import HuggingFaceFolder
+from .to_flax import convert_checkpoint
+from .to_hugging_face import export_checkpoint
+
+__all__ = [
+    "ConvertedFolder",
+    "HuggingFaceFolder",
+    "Inspection",
+    "Manifest",
+    "convert_checkpoint",
+    "export_checkpoint",
+    "inspect_folder",
+    "resolve_model_folder",
+]

@@ -1,0 +1,52 @@
+"""looped: inference for looped language models in JAX.
+
+A looped model runs the same stack of layers several times per token, so prompt rows and decode
+rows at any loop depth read the same weights and can share a launch.
+
+    looped.models           the model in Flax NNX: what people open first
+    looped.convert          checkpoints in and out
+    looped.sched            who runs next; pure Python
+    looped.pallas_kernels   attention over a paged cache
+    looped.reference        slow, obvious generation that everything else is tested against
+
+Names below are loaded on first use, so that the scheduler and `looped --help` need no JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import ModelConfig
+    from .errors import LoopedError, UsageError
+    from .loading import LoadedModel, load_folder
+    from .tokenizer import Detokenizer, Tokenizer
+
+_HOMES = {
+    "Detokenizer": ".tokenizer",
+    "LoadedModel": ".loading",
+    "LoopedError": ".errors",
+    "ModelConfig": ".config",
+    "Tokenizer": ".tokenizer",
+    "UsageError": ".errors",
+    "load_folder": ".loading",
+}
+
+__all__ = [
+    "Detokenizer",
+    "LoadedModel",
+    "LoopedError",
+    "ModelConfig",
+    "Tokenizer",
+    "UsageError",
+    "load_folder",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

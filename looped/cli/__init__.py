@@ -1,0 +1,54 @@
+"""The `looped` command. Each command parses its arguments and calls a library function.
+
+Modules here import nothing heavy at the top, so that `looped --help` answers at once: JAX, Flax
+and the model are imported inside the commands.
+"""
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from looped.errors import LoopedError
+
+from .checkpoints import convert, export, inspect
+from .generate import generate
+
+app = typer.Typer(
+    name="looped",
+    help="Inference for looped language models: the same layers, several times per token.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (generate, convert, export, inspect):
+    app.command()(command)
+
+
+@app.callback()
+def configure(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings on stderr.")] = False,
+) -> None:
+    """Options that come before the command's name."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname).1s %(message)s"))
+    logger = logging.getLogger("looped")
+    logger.handlers = [handler]
+    logger.propagate = False  # absl gives the root logger a handler of its own
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line on stderr, without a traceback."""
+    try:
+        app()
+    except LoopedError as error:
+        print(f"looped: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader went away (`looped generate … | head`). Python flushes stdout at exit and
+        # would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

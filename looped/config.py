@@ -1,0 +1,318 @@
+"""What a checkpoint's config.json says, as one frozen and complete object.
+
+Every key of the file is used, on a list of keys that are ignored on purpose, or an error: a key
+that changes the arithmetic and goes unnoticed gives fluent nonsense.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from .errors import LoopedError
+
+logger = logging.getLogger(__name__)
+
+# Keys without influence on inference. Dropout is a training setting, token ids come from the
+# tokenizer files, the rest is bookkeeping of the library that wrote the file.
+IGNORED_KEYS = frozenset(
+    {
+        "_attn_implementation",
+        "_commit_hash",
+        "_name_or_path",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "hidden_dropout",
+        "initializer_range",
+        "max_window_layers",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "return_dict",
+        "transformers_version",
+        "use_cache",
+    }
+)
+
+# Fine-tunes add keys of their own under a prefix; they describe how the weights were trained.
+IGNORED_PREFIXES = ("rltt_",)
+
+# Keys that change the arithmetic: the values that mean "what Ouro does". Anything else is refused.
+SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
+    "attention_bias": (False, None),
+    "hidden_act": ("silu",),
+    "mlp_bias": (False, None),
+    "model_type": ("ouro",),
+    "rope_scaling": (None,),
+    "sliding_window": (None,),
+    "tie_word_embeddings": (False,),
+    "use_sliding_window": (False, None),
+    "use_weighted_exit": (False, None),
+    "early_exit_step": (None,),
+}
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Shape and constants of a looped model. Letters are those of the code: L, E, H, K, D, P, V."""
+
+    num_layers: int
+    """L, layers in one loop."""
+    hidden_size: int
+    """E, width of a hidden row."""
+    num_heads: int
+    """H, query heads."""
+    num_kv_heads: int
+    """K, key and value heads; divides H."""
+    head_dim: int
+    """D; H * D need not equal E."""
+    intermediate_size: int
+    """Width of the SwiGLU's inner rows."""
+    vocab_size: int
+    """V, rows of the embedding and of the LM head."""
+    num_loops: int
+    """P, times the layers run at full depth; the KV cache has one plane for each."""
+    max_position_embeddings: int
+    """Longest sequence the checkpoint was made for, in tokens."""
+    rms_norm_eps: float
+    """Added to the variance in every norm."""
+    rope_theta: float
+    """Base of the rotary frequencies."""
+    exit_threshold: float = 1.0
+    """Cumulative exit probability at which a token stops looping; 1 never stops early."""
+    eos_token_ids: tuple[int, ...] = ()
+    """What config.json alone calls end of sequence; see `looped.stops` for the rule."""
+    dtype: str = "float32"
+    """Type the weights are stored in, as config.json names it."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "intermediate_size",
+            "vocab_size",
+            "num_loops",
+            "max_position_embeddings",
+        ):
+            if not _is_count(value := getattr(self, name)):
+                raise LoopedError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("rms_norm_eps", "rope_theta"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value < math.inf:
+                raise LoopedError(f"{name} must be a positive number, got {value!r}")
+        if not _is_number(self.exit_threshold) or not 0 <= self.exit_threshold <= 1:
+            raise LoopedError(f"exit_threshold must be in 0 to 1, got {self.exit_threshold!r}")
+        if self.num_heads % self.num_kv_heads:
+            raise LoopedError(
+                f"num_key_value_heads must divide num_attention_heads: "
+                f"{self.num_heads} query heads, {self.num_kv_heads} key heads"
+            )
+        if self.head_dim % 2:
+            raise LoopedError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        if self.dtype not in DTYPES:
+            raise LoopedError(f"torch_dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model: each loop reuses the same L layers."""
+        attention = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim * self.hidden_size
+        layer = attention + 3 * self.intermediate_size * self.hidden_size + 4 * self.hidden_size
+        gate_and_norm = 2 * self.hidden_size + 1
+        return self.num_layers * layer + 2 * self.vocab_size * self.hidden_size + gate_and_norm
+
+    def kv_values_per_token(self) -> int:
+        """Numbers that one token's keys and values take over all planes and layers."""
+        return self.num_loops * self.num_layers * 2 * self.num_kv_heads * self.head_dim
+
+    def with_num_loops(self, num_loops: int | None) -> Self:
+        """The same model run with another P, prompts included; None changes nothing.
+
+        This is the one place where P is set: KV planes, capacity, exit defaults and the salt of
+        the prefix cache all read `num_loops`.
+        """
+        if num_loops is None or num_loops == self.num_loops:
+            return self
+        if num_loops < 1:
+            raise LoopedError(f"num_loops must be at least 1, got {num_loops}")
+        if num_loops > self.num_loops:
+            logger.warning(
+                "running %d loops; the checkpoint was made for %d", num_loops, self.num_loops
+            )
+        return replace(self, num_loops=num_loops)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Reads a config.json; raises LoopedError for a missing file or any unsupported content."""
+        return cls.from_hugging_face(read_json(path))
+
+    @classmethod
+    def from_hugging_face(cls, values: Mapping[str, Any]) -> Self:
+        """Reads the keys of an Ouro config.json.
+
+        Args:
+            values: the file's top-level object.
+
+        Raises:
+            LoopedError: naming every key that is missing, unknown or unsupported, at once.
+        """
+        reader = _KeyReader(values)
+        for name, supported in SUPPORTED_VALUES.items():
+            reader.check_supported(name, supported)
+        reader.check_full_attention()
+        num_heads = reader.count("num_attention_heads")
+        hidden_size = reader.count("hidden_size")
+        head_dim = reader.optional_count("head_dim")
+        num_kv_heads = reader.optional_count("num_key_value_heads")
+        fields = {
+            "num_layers": reader.count("num_hidden_layers"),
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads,
+            "head_dim": head_dim,
+            "intermediate_size": reader.count("intermediate_size"),
+            "vocab_size": reader.count("vocab_size"),
+            "num_loops": reader.count("total_ut_steps"),
+            "max_position_embeddings": reader.count("max_position_embeddings"),
+            "rms_norm_eps": reader.required("rms_norm_eps"),
+            "rope_theta": reader.rope_theta(),
+            "exit_threshold": reader.exit_threshold(),
+            "eos_token_ids": token_ids(reader.optional("eos_token_id")),
+            "dtype": reader.dtype(),
+        }
+        reader.raise_problems()
+        if fields["head_dim"] is None:
+            fields["head_dim"] = hidden_size // num_heads
+        return cls(**fields)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    """Token ids as a tuple, however a configuration file spells them: one, several or none."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's object; LoopedError if it is missing, malformed or not an object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LoopedError(f"{path} is missing") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise LoopedError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise LoopedError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+class _KeyReader:
+    """Hands out the keys of a config.json and remembers which were asked for and what was wrong."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._seen: set[str] = {"architectures"}
+        self._problems: list[str] = []
+
+    def optional(self, name: str) -> Any:
+        self._seen.add(name)
+        return self._values.get(name)
+
+    def required(self, name: str) -> Any:
+        value = self.optional(name)
+        if value is None:
+            self._problems.append(f"{name} is missing")
+        return value
+
+    def count(self, name: str) -> Any:
+        self.required(name)
+        return self.optional_count(name)
+
+    def optional_count(self, name: str) -> Any:
+        value = self.optional(name)
+        if value is not None and not _is_count(value):
+            self._problems.append(f"{name} must be a whole number of at least 1, got {value!r}")
+        return value
+
+    def check_supported(self, name: str, supported: tuple[object, ...]) -> None:
+        self._seen.add(name)
+        if name in self._values and self._values[name] not in supported:
+            expected = " or ".join(repr(value) for value in supported)
+            self._problems.append(
+                f"{name} = {self._values[name]!r} is not supported, only {expected} is"
+            )
+        if name == "model_type" and name not in self._values:
+            self._problems.append("model_type is missing; 'ouro' is supported")
+
+    def check_full_attention(self) -> None:
+        layer_types = set(self.optional("layer_types") or ())
+        if layer_types - {"full_attention"}:
+            self._problems.append(
+                f"layer_types names {sorted(layer_types)}; only 'full_attention' is supported"
+            )
+
+    def rope_theta(self) -> float | None:
+        """Theta, at the top level or (transformers 5) inside `rope_parameters`."""
+        nested = self.optional("rope_parameters") or {}
+        if not isinstance(nested, dict):
+            self._problems.append(f"rope_parameters must be an object, got {nested!r}")
+            return None
+        rope_type = nested.get("rope_type", "default")
+        unknown = sorted(set(nested) - {"rope_theta", "rope_type"})
+        if rope_type != "default" or unknown:
+            self._problems.append(
+                f"rope_parameters = {dict(nested)!r} is not supported, only rope_theta with "
+                "rope_type 'default' is (no rope scaling)"
+            )
+        theta, nested_theta = self.optional("rope_theta"), nested.get("rope_theta")
+        if theta is None and nested_theta is None:
+            self._problems.append(
+                "rope_theta is missing, at the top level and in rope_parameters; it has no default"
+            )
+        elif None not in (theta, nested_theta) and theta != nested_theta:
+            self._problems.append(
+                f"rope_theta is {theta} at the top level and {nested_theta} in rope_parameters"
+            )
+        return theta if theta is not None else nested_theta
+
+    def exit_threshold(self) -> float:
+        threshold = self.optional("early_exit_threshold")
+        if threshold is None:
+            return 1.0
+        if not _is_number(threshold) or not 0 <= threshold <= 1:
+            self._problems.append(f"early_exit_threshold must be in 0 to 1, got {threshold!r}")
+            return 1.0
+        return float(threshold)
+
+    def dtype(self) -> str:
+        older, newer = self.optional("torch_dtype"), self.optional("dtype")
+        return str(newer or older or "float32").removeprefix("torch.")
+
+    def raise_problems(self) -> None:
+        unknown = set(self._values) - self._seen - IGNORED_KEYS
+        extras = sorted(name for name in unknown if name.startswith(IGNORED_PREFIXES))
+        if extras:
+            logger.info("config.json: ignoring the fine-tune's own keys %s", ", ".join(extras))
+        if others := sorted(unknown - set(extras)):
+            self._problems.append(
+                f"unknown keys {', '.join(others)}: remove them if they do not change inference"
+            )
+        if self._problems:
+            raise LoopedError("config.json: " + "; ".join(self._problems))

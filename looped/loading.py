@@ -1,0 +1,55 @@
+"""From a folder on disk to a model in memory, whichever of the two forms the folder has."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from looped.convert import ConvertedFolder, HuggingFaceFolder
+
+from .config import ModelConfig
+from .errors import UsageError
+from .models import OuroModel, load_model
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model and the configuration it runs with (`num_loops` may differ from the file's)."""
+
+    folder: Path
+    config: ModelConfig
+    model: OuroModel
+    dtype: str
+
+
+def load_folder(
+    folder: Path, *, dtype: str | None = None, num_loops: int | None = None
+) -> LoadedModel:
+    """Loads a converted folder, or a Hugging Face folder by converting it in memory.
+
+    Args:
+        folder: either form.
+        dtype: "float32" or "bfloat16"; None takes the checkpoint's (float32 for float16).
+        num_loops: run the model with this P, prompts included; None takes the checkpoint's.
+
+    Raises:
+        LoopedError: for a folder that is not a sound model, with all reasons.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    source: ConvertedFolder | HuggingFaceFolder
+    if ConvertedFolder.is_at(folder):
+        source = ConvertedFolder(folder)
+    else:
+        source = HuggingFaceFolder(folder)
+        source.check_values()
+    config = source.config.with_num_loops(num_loops)
+    dtype = dtype or ("bfloat16" if source.dtype == "bfloat16" else "float32")
+    model = load_model(config, source.read, DTYPES[dtype])
+    logger.info("loaded %s: %d parameters, %s", folder, config.num_parameters, dtype)
+    return LoadedModel(folder, config, model, dtype)

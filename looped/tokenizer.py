@@ -1,0 +1,142 @@
+"""Text to token ids and back, with a checkpoint's own tokenizer, chat template and stop ids."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from .chat import ChatTemplate, find_template
+from .config import read_json, token_ids
+from .errors import LoopedError
+
+logger = logging.getLogger(__name__)
+
+CHAT_END = "<|im_end|>"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer:
+    """The tokenizer of one model folder.
+
+    Args:
+        fast: the parsed tokenizer.json.
+        template: the chat template, None where the checkpoint has none.
+        stop_token_ids: ids that end a sequence.
+    """
+
+    def __init__(
+        self,
+        fast: FastTokenizer,
+        *,
+        template: ChatTemplate | None,
+        stop_token_ids: frozenset[int],
+    ) -> None:
+        self._fast = fast
+        self._template = template
+        self.stop_token_ids = stop_token_ids
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """Reads tokenizer.json, the chat template and everything that names an end of sequence.
+
+        Raises:
+            LoopedError: when tokenizer.json is missing or cannot be parsed.
+        """
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise LoopedError(f"{path} is missing; give token ids instead of text (--prompt-ids)")
+        try:
+            fast = FastTokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise LoopedError(f"{path} cannot be parsed: {error}") from None
+        settings = _optional_json(folder / "tokenizer_config.json")
+        return cls(
+            fast,
+            template=find_template(folder, settings),
+            stop_token_ids=find_stop_token_ids(folder, settings, fast),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text as it is: no template, and no token added."""
+        return self._fast.encode(text, add_special_tokens=False).ids
+
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation in the checkpoint's template, ready for the answer."""
+        if self._template is None:
+            raise LoopedError("this checkpoint has no chat template; leave out --chat")
+        return self.encode(self._template.render(messages))
+
+    def chat_stop_token_ids(self) -> frozenset[int]:
+        """Stop ids of a chat: the model's, and the template's end of a turn."""
+        end = self._fast.token_to_id(CHAT_END)
+        return self.stop_token_ids if end is None else self.stop_token_ids | {end}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD."""
+        return self._fast.decode(list(ids), skip_special_tokens=True)
+
+
+class Detokenizer:
+    """Turns a growing sequence of token ids into text, piece by piece.
+
+    A character may be split over tokens, so a piece that ends inside one is held back until the
+    rest has come: the pieces always add up to `Tokenizer.decode` of the whole.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # Ids since the last point at which the text was certainly complete, and how much of their
+        # text has been given out. One settled id is kept in front: some decoders treat a leading
+        # token specially.
+        self._pending: list[int] = []
+        self._num_emitted = 0
+
+    def add(self, token_id: int) -> str:
+        """The text that this token makes certain; often empty inside a multi-byte character."""
+        self._pending.append(token_id)
+        text = self._tokenizer.decode(self._pending)
+        if not text.endswith(REPLACEMENT):
+            piece = text[self._num_emitted :]
+            self._pending = [token_id]
+            self._num_emitted = len(self._tokenizer.decode(self._pending))
+            return piece
+        # Only the last character can still change: an unfinished one is a single U+FFFD.
+        piece = text[self._num_emitted : -1]
+        self._num_emitted += len(piece)
+        return piece
+
+    def finish(self) -> str:
+        """What was held back; U+FFFD where a character stayed unfinished."""
+        piece = self._tokenizer.decode(self._pending)[self._num_emitted :]
+        self._pending, self._num_emitted = [], 0
+        return piece
+
+
+def find_stop_token_ids(
+    folder: Path, tokenizer_settings: dict[str, Any], fast: FastTokenizer
+) -> frozenset[int]:
+    """Union of what config, generation config and tokenizer config call end of sequence.
+
+    Published Ouro files disagree (0 in one, 2 in another), and a model that is stopped at one of
+    them only runs on into noise, so any of them stops; a disagreement is logged.
+    """
+    named = {
+        file: token_ids(_optional_json(folder / file).get("eos_token_id"))
+        for file in ("config.json", "generation_config.json")
+    }
+    eos = tokenizer_settings.get("eos_token")
+    text = eos.get("content") if isinstance(eos, dict) else eos
+    token = None if text is None else fast.token_to_id(text)
+    named["tokenizer_config.json"] = token_ids(token)
+    distinct = {frozenset(ids) for ids in named.values() if ids}
+    union = frozenset().union(*distinct)
+    if len(distinct) > 1:
+        said = ", ".join(f"{file} {sorted(ids)}" for file, ids in named.items() if ids)
+        logger.info("end of sequence: %s; stopping at any of %s", said, sorted(union))
+    return union
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}

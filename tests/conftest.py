@@ -1,0 +1,44 @@
+"""Fixtures shared by all tests: the two tiny checkpoints and their goldens."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A tiny checkpoint with what an independent float64 oracle says about it."""
+
+    folder: Path
+    prompts: list[list[int]]
+    runs: list[dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+
+
+def load_golden(name: str) -> Golden:
+    folder = FIXTURES / name
+    values = json.loads((folder / "golden.json").read_text())
+    with np.load(folder / "golden.npz") as arrays:
+        return Golden(folder, values["prompts"], values["runs"], dict(arrays))
+
+
+@pytest.fixture(scope="session", params=["ouro-tiny", "ouro-tiny-gqa"])
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return load_golden(request.param)
+
+
+@pytest.fixture(scope="session")
+def square_golden() -> Golden:
+    """The fixture whose attention matrices are all square: no shape check sees a transpose."""
+    return load_golden("ouro-tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder() -> Path:
+    return FIXTURES / "ouro-tiny"

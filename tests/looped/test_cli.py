@@ -1,0 +1,176 @@
+"""`looped` as a user types it: results on stdout, talk on stderr, mistakes in one line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def looped(*arguments, stdin="", check=True):
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("looped")), *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_generate_prints_the_goldens_as_json(square_golden):
+    run = next(run for run in square_golden.runs if run["threshold"] == 0.5)
+    prompt = ",".join(map(str, square_golden.prompts[run["prompt"]]))
+    done = looped(
+        "generate", "--model", square_golden.folder, "--prompt-ids", prompt, "--json",
+        "--max-tokens", len(run["token_ids"]), "--ignore-eos",
+        "--exit-threshold", 0.5, "--min-loops", run["min_loops"],
+    )  # fmt: skip
+    result = json.loads(done.stdout)
+    assert result["prompt_token_ids"] == square_golden.prompts[run["prompt"]]
+    assert result["token_ids"] == run["token_ids"]
+    assert result["exit_depths"] == run["exit_depths"]
+    assert result["finish_reason"] == "length"
+    assert isinstance(result["text"], str)
+
+
+def test_a_converted_and_a_hugging_face_folder_generate_the_same(tiny_folder, tmp_path):
+    looped("convert", tiny_folder, tmp_path / "model")
+    outputs = {
+        looped("generate", "hello", "--model", folder, "--max-tokens", 8).stdout
+        for folder in (tiny_folder, tmp_path / "model")
+    }
+    assert len(outputs) == 1
+
+
+def test_streamed_text_is_the_text_of_the_json_result(tiny_folder):
+    options = ("generate", "hello", "--model", tiny_folder, "--max-tokens", 24)
+    streamed = looped(*options).stdout
+    assert streamed.removesuffix("\n") == json.loads(looped(*options, "--json").stdout)["text"]
+
+
+def test_standard_input_is_a_prompt_like_an_argument(tiny_folder):
+    options = ("--model", tiny_folder, "--max-tokens", 4, "--json")
+    assert (
+        looped("generate", *options, stdin="hello\n").stdout
+        == looped("generate", "hello", *options).stdout
+    )
+
+
+def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(tiny_folder):
+    options = ("generate", "hi", "--model", tiny_folder, "--max-tokens", 1, "--json")
+    raw = json.loads(looped(*options).stdout)["prompt_token_ids"]
+    chat = json.loads(looped(*options, "--chat").stdout)["prompt_token_ids"]
+    assert 1 not in raw
+    assert chat[0] == 1
+    assert set(raw) < set(chat)
+
+
+def test_num_loops_loads_the_whole_model_at_that_depth(tiny_folder):
+    options = ("generate", "--model", tiny_folder, "--prompt-ids", "5,6", "--max-tokens", 3)
+    result = json.loads(looped(*options, "--num-loops", 2, "--json").stdout)
+    assert result["exit_depths"] == [2, 2, 2]
+
+
+def test_generation_stops_at_any_of_the_named_ends_unless_told_otherwise(square_golden):
+    run = square_golden.runs[0]
+    prompt = ",".join(map(str, square_golden.prompts[run["prompt"]]))
+    options = (
+        "generate", "--model", square_golden.folder, "--prompt-ids", prompt, "--json",
+        "--max-loops", 1, "--max-tokens", 24,
+    )  # fmt: skip
+    wanted = run["token_ids"][5]
+    stopped = json.loads(looped(*options, "--eos-token-id", wanted).stdout)
+    cut = run["token_ids"].index(wanted) + 1
+    assert stopped["token_ids"] == run["token_ids"][:cut]
+    assert stopped["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt-ids", "1,x"), "takes whole numbers"),
+        (("--prompt-ids", "1,512"), "must be 0 to 511; got 512"),
+        (("--prompt-ids", "1", "--chat"), "cannot be used with --prompt-ids"),
+        (("--prompt-ids", "1", "--max-loops", "5"), "max_loops"),
+        (("--prompt-ids", "1", "--max-loops", "2", "--min-loops", "3"), "min_loops"),
+        (("--prompt-ids", "1", "--max-tokens", "5000"), "4096"),
+        (("",), "empty"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(tiny_folder, arguments, message):
+    done = looped("generate", "--model", tiny_folder, *arguments, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_model_that_is_not_there_is_one_clear_line():
+    done = looped("generate", "hi", "--model", "nobody/nothing", check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "hub" in done.stderr
+
+
+def test_inspect_shows_counts_and_sizes(tiny_folder):
+    values = json.loads(looped("inspect", tiny_folder, "--json").stdout)
+    assert values["num_parameters"] == 207_745
+    assert values["num_tensors"] == 38
+    assert values["bytes"] == 4 * 207_745
+    assert values["kv_bytes_per_token"]["float32"] == 4 * 3 * 2 * 4 * 16 * 4
+    assert "207,745" in looped("inspect", tiny_folder).stdout
+
+
+def test_convert_then_export_gives_the_tensors_back(tiny_folder, tmp_path):
+    from safetensors.numpy import load_file
+
+    looped("convert", tiny_folder, tmp_path / "flax")
+    looped("export", tmp_path / "flax", tmp_path / "back")
+    before = load_file(tiny_folder / "model.safetensors")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
+def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
+    example = ROOT / "examples" / "jitted_inference.py"
+    assert len(example.read_text().splitlines()) < 80
+    done = subprocess.run(
+        [sys.executable, example, tiny_folder, "hello", "--max-tokens", "12"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = looped("generate", "hello", "--model", tiny_folder, "--max-tokens", 12)
+    assert done.stdout == expected.stdout
+
+
+def test_the_readmes_commands_run(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    ran = [command for command in commands if command.startswith("looped ")]
+    assert "make demo" in commands[:2]
+    assert "make test" in commands[:2]
+    assert ran
+    for command in ran:
+        looped_path = Path(sys.executable).parent
+        done = subprocess.run(
+            command.replace("tests/fixtures", str(ROOT / "tests/fixtures")),
+            shell=True, capture_output=True, text=True, cwd=tmp_path,
+            env=os.environ | {"PATH": f"{looped_path}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_the_readmes_python_runs(tiny_folder, capsys):
+    text = (ROOT / "README.md").read_text()
+    (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(sample, {"folder": tiny_folder})
+    assert capsys.readouterr().out.strip()

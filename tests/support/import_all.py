@@ -1,0 +1,18 @@
+"""Imports every subpackage of an installed `looped`; run with the interpreter to be checked."""
+
+import importlib
+import pkgutil
+
+import looped
+
+names = [
+    module.name
+    for module in pkgutil.walk_packages(looped.__path__, "looped.")
+    if not module.name.endswith(".__main__")
+]
+for name in names:
+    importlib.import_module(name)
+missing = {"looped.sched", "looped.pallas_kernels", "looped.convert", "looped.cli"} - set(names)
+if missing:
+    raise SystemExit(f"not in the installed package: {sorted(missing)}")
+print(f"imported {len(names)} modules of looped")
