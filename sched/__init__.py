@@ -1,0 +1,90 @@
+"""Who runs next: the scheduler of looped, in pure Python, without a device and without a clock.
+
+A request waits, is admitted with a slot and a promise of KV blocks, runs its prompt chunk by
+chunk through all P depths (PREFILL), then its newest token through one loop per launch
+(RECURRENT) until its exit rule lets it go to the LM head (CODA), and so on until it is finished.
+
+    errors, config, exits, request     what is asked, and what is refused
+    items, states, results             the contract with the runner: launches out, results in
+    prefix, blocks, resources          what an active request holds
+    door, admission                    who enters
+    offer, view, policies, batching    what could run, who decides, and the launch that results
+    progress, scheduler                what a result changes; the class that ties it together
+    buckets                            row counts to compile ahead
+
+The same Scheduler serves the engine, the tests' stub executor and simulators.
+"""
+
+from .buckets import (
+    Ladder,
+    bucket_for,
+    coda_ladder,
+    prefill_ladder,
+    recurrent_ladder,
+    score_ladder,
+)
+from .config import SchedulerConfig
+from .errors import ConfigError, InterfaceError, RequestError
+from .exits import (
+    ExitDecision,
+    ExitMode,
+    ExitOptions,
+    ExitRule,
+    decide,
+    is_deciding,
+    resolve_exit,
+    runs_gate,
+)
+from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
+from .policies import POLICIES, Policy, pack_whole, policy_named
+from .request import NO_INDEX, NO_SLOT, FinishReason, Request, Stage
+from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput
+from .scheduler import Scheduler
+from .states import PromptStateHandle, PromptStateOwner
+from .view import Choice, Selection, View
+
+__all__ = [
+    "NO_INDEX",
+    "NO_SLOT",
+    "POLICIES",
+    "Batch",
+    "Choice",
+    "CodaResult",
+    "ConfigError",
+    "ExitDecision",
+    "ExitMode",
+    "ExitOptions",
+    "ExitRule",
+    "FinishReason",
+    "InterfaceError",
+    "ItemKind",
+    "Ladder",
+    "LaunchKind",
+    "LaunchResult",
+    "Policy",
+    "PromptItem",
+    "PromptStateHandle",
+    "PromptStateOwner",
+    "RecurrentResult",
+    "Request",
+    "RequestError",
+    "ScheduledItem",
+    "Scheduler",
+    "SchedulerConfig",
+    "Selection",
+    "Stage",
+    "StepUpdate",
+    "TokenOutput",
+    "View",
+    "bucket_for",
+    "coda_ladder",
+    "decide",
+    "is_deciding",
+    "pack_whole",
+    "policy_named",
+    "prefill_ladder",
+    "recurrent_ladder",
+    "resolve_exit",
+    "runs_gate",
+    "score_ladder",
+]

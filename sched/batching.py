@@ -1,0 +1,53 @@
+"""From a policy's selection to a batch: checked, because a policy may come from anywhere.
+
+A wrong selection is refused before anything is allocated, with the policy's name.
+"""
+
+from .errors import InterfaceError
+from .items import Batch, ItemKind, LaunchKind
+from .view import Selection, View
+
+
+def build_batch(selection: Selection, view: View, policy_name: str) -> Batch:
+    """Return the launch of a non-empty selection from `view`.
+
+    Raises:
+        InterfaceError: items that the view does not offer or offers once, coda rows beside
+            others, decode items behind prompt items, too many rows, or passes that the items
+            cannot run together.
+    """
+    items = selection.candidates
+    offered_codas = set(map(id, view.coda_items))
+    offered_passes = set(map(id, view.decode_items)) | set(map(id, view.prompt_items))
+    taken = set(map(id, items))
+    is_coda = taken <= offered_codas
+    if len(taken) < len(items) or not (is_coda or taken <= offered_passes):
+        raise _fault(policy_name, "distinct items of the view, coda rows by themselves")
+    launch = LaunchKind.CODA if is_coda else LaunchKind.RECURRENT
+    if selection.num_passes > 1:
+        launch = LaunchKind.PREFILL
+    batch = Batch(launch, items, selection.num_passes)
+    if batch.num_rows > view.max_num_batched_tokens:
+        raise _fault(
+            policy_name, f"at most {view.max_num_batched_tokens} rows", f"{batch.num_rows}"
+        )
+    if any(item.kind is ItemKind.PROMPT for item in items[: batch.num_decode]):
+        raise _fault(policy_name, "decode items before prompt items")
+    if selection.num_passes != 1:
+        _check_passes(batch, view.num_planes, policy_name)
+    return batch
+
+
+def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
+    depth = batch.items[0].depth
+    is_alike = all(item.kind is ItemKind.PROMPT and item.depth == depth for item in batch.items)
+    if not is_alike:
+        raise _fault(policy_name, "prompt items of one depth in a launch of several passes")
+    if not 1 <= batch.num_passes <= num_planes - depth:
+        raise _fault(
+            policy_name, f"1..{num_planes - depth} passes from depth {depth}", f"{batch.num_passes}"
+        )
+
+
+def _fault(policy_name: str, expected: str, got: str = "other ones") -> InterfaceError:
+    return InterfaceError(f"expected from policy {policy_name}: {expected}; got {got}")

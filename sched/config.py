@@ -1,0 +1,147 @@
+"""Configuration of a Scheduler: sizes, limits and rules, checked against each other when built."""
+
+from dataclasses import dataclass, field
+
+from .errors import ConfigError
+from .policies import Policy, policy_named
+
+DEFAULT_CHUNK_SIZE = 128
+"""Prompt rows beside which decode rows are nearly free on the hardware we know."""
+SCHEDULING_POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Everything that the Scheduler needs to know. Sizes in tokens unless said otherwise."""
+
+    num_planes: int
+    """P: loops of the model, and KV planes."""
+    vocab_size: int
+    """Token ids are 0..vocab_size-1."""
+    num_blocks: int
+    """KV blocks in the pool, over all planes."""
+    max_model_len: int
+    """Longest prompt plus output of a request."""
+    block_size: int = 16
+    """Positions in a block."""
+    max_num_seqs: int = 16
+    """Requests that may be active at once: slots in device state."""
+    max_num_batched_tokens: int = 256
+    """Rows that a launch may have: the budget."""
+    prefill_chunk_size: int | None = None
+    """Most prompt tokens in an item. None: derived, min(128, budget - max_num_seqs + 1)."""
+    min_coda_batch_size: int = 1
+    """Rows worth an LM-head launch while other tokens are still in the loops."""
+    max_prefill_batches_before_decode: int | None = None
+    """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
+    policy: str = "separate"
+    """Name of a shipped policy."""
+    scheduling_policy: str = "fcfs"
+    """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
+    admission_scan_limit: int = 64
+    """Waiting requests looked at in one round of admission."""
+    admission_bypass_limit: int = 8
+    """Later admissions that a blocked request tolerates before all behind it wait."""
+    kv_watermark: int = 0
+    """Blocks, over all planes, kept free at admission while anything is active."""
+    incremental_kv: bool = False
+    """Claim blocks when they are first written. Admission counts the whole capacity anyway."""
+    prefix_caching: bool = True
+    """Share full prompt blocks between requests with equal prefixes."""
+    cache_salt: str = ""
+    """What else cached blocks depend on: model, dtype, layout."""
+    is_chunk_derived: bool = field(init=False)
+    """Whether prefill_chunk_size was left to us."""
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        derived = min(DEFAULT_CHUNK_SIZE, self.max_num_batched_tokens - self.max_num_seqs + 1)
+        object.__setattr__(self, "is_chunk_derived", self.prefill_chunk_size is None)
+        if self.prefill_chunk_size is None:
+            object.__setattr__(self, "prefill_chunk_size", derived)
+        if not 1 <= self.chunk_size <= self.max_num_batched_tokens:
+            raise ConfigError(
+                f"prefill_chunk_size must be in 1..max_num_batched_tokens: {self.chunk_size} is "
+                f"not in 1..{self.max_num_batched_tokens}; try --prefill-chunk-size {derived}"
+            )
+        self.check_policy(policy_named(self.policy))
+
+    @property
+    def chunk_size(self) -> int:
+        """prefill_chunk_size, which is an int once the configuration is built."""
+        assert self.prefill_chunk_size is not None
+        return self.prefill_chunk_size
+
+    @property
+    def prefill_interval(self) -> int:
+        """max_prefill_batches_before_decode, or its default."""
+        return self.max_prefill_batches_before_decode or 1
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Return the KV blocks of `num_tokens` positions: P * ceil(num_tokens / block_size)."""
+        return self.num_planes * -(-num_tokens // self.block_size)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check the options that depend on the policy.
+
+        Raises:
+            ConfigError: an option that the policy ignores, or a budget that it cannot work with.
+        """
+        interval = self.max_prefill_batches_before_decode
+        if interval is not None and not policy.uses_prefill_interval:
+            raise ConfigError(
+                f"max_prefill_batches_before_decode must be left out with policy {policy.name}, "
+                f"which ignores it; got {interval}"
+            )
+        num_rows = self.chunk_size + self.max_num_seqs - 1
+        if policy.is_mixing and num_rows > self.max_num_batched_tokens:
+            raise ConfigError(
+                "prefill_chunk_size + max_num_seqs - 1 must be <= max_num_batched_tokens with "
+                f"policy {policy.name}, or decode rows could starve a prompt: {self.chunk_size} + "
+                f"{self.max_num_seqs} - 1 > {self.max_num_batched_tokens}; "
+                f"try --max-num-batched-tokens {num_rows}"
+            )
+
+    def _check_sizes(self) -> None:
+        positive = (
+            "num_planes vocab_size num_blocks max_model_len block_size max_num_seqs "
+            "max_num_batched_tokens min_coda_batch_size admission_scan_limit"
+        )
+        for name in positive.split():
+            self._check_at_least(1, name)
+        self._check_at_least(0, "admission_bypass_limit")
+        self._check_at_least(0, "kv_watermark")
+        if self.max_prefill_batches_before_decode is not None:
+            self._check_at_least(1, "max_prefill_batches_before_decode")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                "max_num_batched_tokens must be >= max_num_seqs, so that every decode row fits: "
+                f"{self.max_num_batched_tokens} < {self.max_num_seqs}; "
+                f"try --max-num-batched-tokens {self.max_num_seqs}"
+            )
+        if self.min_coda_batch_size > self.max_num_seqs:
+            raise ConfigError(
+                "min_coda_batch_size must be <= max_num_seqs, or it is never reached: "
+                f"{self.min_coda_batch_size} > {self.max_num_seqs}; "
+                f"try --min-coda-batch-size {self.max_num_seqs}"
+            )
+        if self.num_blocks < self.num_planes:
+            raise ConfigError(
+                "num_blocks must be >= num_planes, since a token needs a block in each plane: "
+                f"{self.num_blocks} < {self.num_planes}; raise --num-blocks"
+            )
+        if self.kv_watermark >= self.num_blocks:
+            raise ConfigError(
+                "kv_watermark must be < num_blocks, or one request at a time would run: "
+                f"{self.kv_watermark} >= {self.num_blocks}; lower --kv-watermark"
+            )
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ConfigError(
+                f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, "
+                f"got {self.scheduling_policy!r}"
+            )
+
+    def _check_at_least(self, lowest: int, name: str) -> None:
+        value = getattr(self, name)
+        if value < lowest:
+            raise ConfigError(f"{name} must be >= {lowest}, got {value}")

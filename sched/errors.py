@@ -1,0 +1,16 @@
+"""The three ways in which scheduling can go wrong, told apart by whose mistake it is.
+
+`looped` turns the first two into one-line messages for its user; the third is a bug report.
+"""
+
+
+class RequestError(ValueError):
+    """A request that cannot be served, refused at the door: the queue is as it was."""
+
+
+class ConfigError(ValueError):
+    """A scheduler configuration that contradicts itself."""
+
+
+class InterfaceError(RuntimeError):
+    """A policy, an executor or the scheduler broke the contract between them: a bug in code."""

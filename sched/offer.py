@@ -1,0 +1,110 @@
+"""The work that could run now: one scheduled item for every active request not in flight.
+
+Active requests are kept in admission order and looked at in that order, so an item that has just
+run a depth stands in its original place again, and prompts never take turns.
+"""
+
+from collections.abc import Iterable, Set
+
+from .config import SchedulerConfig
+from .exits import is_deciding, runs_gate
+from .items import ItemKind, ScheduledItem
+from .request import Request, Stage
+from .view import View
+
+
+def decode_item(request: Request) -> ScheduledItem:
+    """Return the next pass of a request's newest token."""
+    rule, pending = request.exit_rule, request.is_exit_pending
+    loop = request.loops_done + 1
+    return ScheduledItem(
+        request,
+        ItemKind.DECODE,
+        depth=request.loops_done,
+        first_position=request.last_position,
+        count=1,
+        runs_gate=runs_gate(rule, loop, pending),
+        is_deciding=is_deciding(rule, loop, pending),
+        output_index=len(request.output_token_ids),
+    )
+
+
+def prompt_item(request: Request) -> ScheduledItem:
+    """Return the next pass of a request's prompt chunk."""
+    item = request.prompt_item
+    assert item is not None
+    return ScheduledItem(
+        request,
+        ItemKind.PROMPT,
+        depth=item.depth,
+        first_position=item.token_start,
+        count=item.token_count,
+        prompt_item=item,
+    )
+
+
+def coda_item(request: Request) -> ScheduledItem:
+    """Return the LM-head row of a request whose newest token has left the loop."""
+    return ScheduledItem(
+        request,
+        ItemKind.DECODE,
+        depth=request.loops_done - 1,
+        first_position=request.last_position,
+        count=1,
+        output_index=len(request.output_token_ids),
+        exit_loop=request.loops_done,
+    )
+
+
+class Offer:
+    """Ready items by stage, gathered once per step; admission adds to it."""
+
+    def __init__(self, active: Iterable[Request]) -> None:
+        self.decode_items: list[ScheduledItem] = []
+        self.prompt_items: list[ScheduledItem] = []
+        self.coda_items: list[ScheduledItem] = []
+        self.num_decoding = 0
+        for request in active:
+            self.add(request)
+
+    def add(self, request: Request) -> None:
+        """Offer the item of an active request, unless it is in flight."""
+        is_decoding = request.stage is Stage.RECURRENT
+        self.num_decoding += is_decoding
+        if request.is_in_flight:
+            return
+        if is_decoding:
+            self.decode_items.append(decode_item(request))
+        elif request.stage is Stage.PREFILL:
+            self.prompt_items.append(prompt_item(request))
+        else:
+            self.coda_items.append(coda_item(request))
+
+    def view(
+        self,
+        config: SchedulerConfig,
+        masked: Set[Stage],
+        *,
+        now: float,
+        num_prompt_launches: int,
+        num_waiting: int,
+        num_active: int,
+    ) -> View:
+        """Return the picture for the policy, with masked stages shown as empty."""
+        is_decode_shown = Stage.RECURRENT not in masked
+        is_prompt_shown = Stage.PREFILL not in masked
+        return View(
+            now=now,
+            num_planes=config.num_planes,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            min_coda_batch_size=config.min_coda_batch_size,
+            prefill_interval=config.prefill_interval,
+            num_prompt_launches=num_prompt_launches,
+            decode_items=tuple(self.decode_items) if is_decode_shown else (),
+            prompt_items=tuple(self.prompt_items) if is_prompt_shown else (),
+            coda_items=tuple(self.coda_items) if Stage.CODA not in masked else (),
+            num_decoding=self.num_decoding if is_decode_shown else 0,
+            num_waiting=num_waiting if is_prompt_shown else 0,
+            num_active=num_active,
+        )

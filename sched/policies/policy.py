@@ -1,0 +1,29 @@
+"""What a scheduling policy is: two pure functions and what they expect of the configuration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..request import Stage
+from ..view import Choice, Selection, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Decides what runs next, and nothing else: the Scheduler allocates and builds the batch."""
+
+    name: str
+    """What users call it."""
+    choose: Callable[[View], Choice]
+    """From which stage to take, and whether to admit first."""
+    take: Callable[[View, Stage], Selection]
+    """Which items to launch; sees the view after admission. Empty: the stage is masked."""
+    uses_prefill_interval: bool = False
+    """Whether max_prefill_batches_before_decode means anything to it."""
+    is_mixing: bool = False
+    """Whether prompt items share launches with decode items, which needs a larger budget."""
+    runs_all_depths: bool = False
+    """Whether its prompt launches run every depth, and so need the `prefill` executables."""
+
+    def prompt_num_passes(self, num_planes: int) -> int:
+        """Return how many depths its prompt launches run at most."""
+        return num_planes if self.runs_all_depths else 1

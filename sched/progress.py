@@ -1,0 +1,164 @@
+"""What a finished launch means for its requests: one `apply` for every policy.
+
+Items are dispatched on the kind of the launch and of the item, never on a stage. A request that
+was aborted while in flight ends here: its results are dropped and nothing of it is published.
+"""
+
+from .errors import InterfaceError
+from .exits import ExitDecision, decide
+from .items import Batch, ItemKind, LaunchKind, ScheduledItem
+from .request import FinishReason, Request, Stage
+from .resources import Resources
+from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput
+
+
+class Progress:
+    """Moves active requests from stage to stage, and ends them."""
+
+    def __init__(self, num_planes: int, resources: Resources) -> None:
+        self._num_planes = num_planes
+        self._resources = resources
+
+    def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
+        """Consume the result of a launch.
+
+        Raises:
+            InterfaceError: the result does not fit the batch; nothing has changed.
+        """
+        if batch.launch is LaunchKind.CODA:
+            if not isinstance(result, CodaResult):
+                raise _wrong_type(batch, result)
+            return self._apply_coda(batch, result)
+        if not isinstance(result, RecurrentResult):
+            raise _wrong_type(batch, result)
+        return self._apply_passes(batch, result)
+
+    def fail(self, batch: Batch, message: str) -> list[Request]:
+        """End the requests of a batch that could not be run."""
+        for item in batch.items:
+            self._land(item.request)
+            self.end(item.request, FinishReason.ERROR, message)
+        return [item.request for item in batch.items]
+
+    def end(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
+        """End an active request that is not in flight; an abort that waited has precedence."""
+        self._resources.release(request)
+        request.stage = Stage.FINISHED
+        request.finish_reason = FinishReason.ABORT if request.is_aborted else reason
+        request.error = None if request.is_aborted else error
+
+    def _apply_passes(self, batch: Batch, result: RecurrentResult) -> StepUpdate:
+        signals = self._checked_signals(batch, result)
+        update = StepUpdate()
+        for index, item in enumerate(batch.items):
+            request = item.request
+            self._land(request)
+            if request.is_aborted:
+                self._end_aborted(request, update)
+            elif item.kind is ItemKind.PROMPT:
+                self._advance_prompt(item, batch.num_passes)
+            else:
+                self._advance_decode(item, signals[index])
+        return update
+
+    def _apply_coda(self, batch: Batch, result: CodaResult) -> StepUpdate:
+        num_items = len(batch.items)
+        lengths = (len(result.token_ids), len(result.logprobs), len(result.is_finite))
+        if lengths != (num_items,) * 3:
+            raise InterfaceError(f"expected {num_items} entries in a coda result, got {lengths}")
+        update = StepUpdate()
+        rows = zip(batch.items, result.token_ids, result.logprobs, result.is_finite, strict=True)
+        for item, token_id, logprob, is_finite in rows:
+            request = item.request
+            self._land(request)
+            if request.is_aborted:
+                self._end_aborted(request, update)
+            elif is_finite:
+                self._add_token(item, token_id, logprob, update)
+            else:
+                self._end_non_finite(item, update)
+        return update
+
+    def _land(self, request: Request) -> None:
+        request.is_in_flight = False
+
+    def _end_aborted(self, request: Request, update: StepUpdate) -> None:
+        self.end(request, FinishReason.ABORT)
+        update.finished.append(request)
+
+    def _end_non_finite(self, item: ScheduledItem, update: StepUpdate) -> None:
+        request = item.request
+        self._resources.blocks.withdraw(request)
+        self.end(
+            request,
+            FinishReason.ERROR,
+            f"expected finite logits for output token {item.output_index}, got NaN or infinity; "
+            "check the checkpoint and the activation dtype",
+        )
+        update.finished.append(request)
+
+    def _advance_prompt(self, item: ScheduledItem, num_passes: int) -> None:
+        prompt_item = item.prompt_item
+        assert prompt_item is not None
+        prompt_item.embedded = True
+        prompt_item.depth += num_passes
+        if prompt_item.depth == self._num_planes:
+            self._resources.complete_item(item.request)
+
+    def _advance_decode(self, item: ScheduledItem, signal: float | None) -> None:
+        request = item.request
+        request.loops_done += 1
+        decision = decide(
+            request.exit_rule,
+            request.loops_done,
+            signal,
+            request.is_exit_pending,
+            item.output_index,
+        )
+        if decision is ExitDecision.EXIT:
+            request.stage = Stage.CODA
+        request.is_exit_pending = decision is ExitDecision.EXIT_NEXT
+
+    def _add_token(
+        self, item: ScheduledItem, token_id: int, logprob: float, update: StepUpdate
+    ) -> None:
+        request = item.request
+        request.output_token_ids.append(token_id)
+        request.logprobs.append(logprob)
+        request.exit_depths.append(item.exit_loop)
+        update.tokens.append(
+            TokenOutput(request, item.output_index, token_id, logprob, item.exit_loop)
+        )
+        if token_id in request.stop_token_ids:
+            self.end(request, FinishReason.STOP)
+        elif len(request.output_token_ids) == request.max_tokens:
+            self.end(request, FinishReason.LENGTH)
+        else:
+            request.stage = Stage.RECURRENT
+            request.loops_done = 0
+            return
+        update.finished.append(request)
+
+    @staticmethod
+    def _checked_signals(batch: Batch, result: RecurrentResult) -> list[float | None]:
+        """Return a signal, or None, for every item of the batch that can be a decode item."""
+        if result.decode_signals is None:
+            if batch.is_read:
+                raise InterfaceError(
+                    "expected decode signals, since a row of the launch is at a deciding loop; "
+                    "got none"
+                )
+            return [None] * batch.num_decode
+        if len(result.decode_signals) != batch.num_decode:
+            raise InterfaceError(
+                f"expected {batch.num_decode} decode signals, one per decode item; "
+                f"got {len(result.decode_signals)}"
+            )
+        return list(result.decode_signals)
+
+
+def _wrong_type(batch: Batch, result: LaunchResult) -> InterfaceError:
+    return InterfaceError(
+        f"unexpected {type(result).__name__} for a {batch.launch.name} launch: "
+        "recurrent and prefill launches return RecurrentResult, coda launches CodaResult"
+    )

@@ -1,0 +1,127 @@
+"""One request: what was asked, and how far it has come.
+
+The first half of `Request` is fixed by the user, the second belongs to the scheduler. Requests
+are compared by identity, never by id: an id may be used again as soon as its request is aborted,
+and results that arrive late then still refer to the old object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING
+
+from .exits import ExitRule
+
+if TYPE_CHECKING:
+    from .items import PromptItem
+
+NO_SLOT = -1
+"""Slot of a request that is not active."""
+NO_INDEX = -1
+"""Place in an order that a request has not entered yet."""
+
+
+class Stage(Enum):
+    """Where a request stands in its life. Labels for queues; they never select code to run."""
+
+    WAITING = auto()
+    """Not admitted: holds nothing."""
+    PREFILL = auto()
+    """Its prompt is not complete, at whatever depth."""
+    RECURRENT = auto()
+    """Its newest token runs through the loops."""
+    CODA = auto()
+    """Its hidden row is ready for the LM head."""
+    FINISHED = auto()
+    """Over, for the reason that `finish_reason` gives."""
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Request:
+    """A prompt, its limits and its progress. Checked by `Scheduler.add`."""
+
+    request_id: str
+    """Unique among unfinished requests."""
+    prompt_token_ids: tuple[int, ...]
+    """At least one id of the vocabulary."""
+    max_tokens: int
+    """Tokens to generate at most, >= 1."""
+    exit_rule: ExitRule
+    """When generated tokens leave the loop."""
+    stop_token_ids: frozenset[int] = frozenset()
+    """Ids that end the request; the one generated is kept as its last output."""
+    priority: int = 0
+    """Lower goes first, under scheduling_policy `priority`."""
+    payload: object = None
+    """Whatever the engine keeps with a request; never read here."""
+
+    stage: Stage = field(default=Stage.WAITING, init=False)
+    """Where it stands."""
+    arrival_index: int = field(default=NO_INDEX, init=False)
+    """Its place among all requests ever added."""
+    admission_index: int = field(default=NO_INDEX, init=False)
+    """Its place among all requests ever admitted."""
+    num_bypasses: int = field(default=0, init=False)
+    """Later requests admitted while this one was blocked."""
+    slot: int = field(default=NO_SLOT, init=False)
+    """Its place in device state, 0..max_num_seqs-1, while it is active."""
+    block_tables: list[list[int]] = field(default_factory=list, init=False)
+    """KV blocks of each plane; tables only grow while the request is active."""
+    prefix_keys: tuple[bytes, ...] = field(default=(), init=False)
+    """Cache keys of its full prompt blocks; empty without prefix caching."""
+    num_published_blocks: int = field(default=0, init=False)
+    """Full prompt blocks, per plane, that the prefix cache has seen."""
+    num_prefilled_tokens: int = field(default=0, init=False)
+    """Prompt tokens whose KV is complete in every plane."""
+    num_cached_tokens: int = field(default=0, init=False)
+    """Those among them that the prefix cache held at admission."""
+    prompt_item: PromptItem | None = field(default=None, init=False)
+    """The chunk of the prompt under way, in PREFILL."""
+    loops_done: int = field(default=0, init=False)
+    """Loops that the newest token has run."""
+    is_exit_pending: bool = field(default=False, init=False)
+    """The newest token leaves after its next loop."""
+    is_in_flight: bool = field(default=False, init=False)
+    """A launch with one of its items has not been applied."""
+    is_aborted: bool = field(default=False, init=False)
+    """Aborted while in flight: ends when its launch is applied."""
+    output_token_ids: list[int] = field(default_factory=list, init=False)
+    """Generated tokens."""
+    exit_depths: list[int] = field(default_factory=list, init=False)
+    """Loops executed for each generated token, 1-based; the first is P."""
+    logprobs: list[float] = field(default_factory=list, init=False)
+    """Raw log-probability of each generated token."""
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    """Why it ended; None before."""
+    error: str | None = field(default=None, init=False)
+    """What went wrong, with finish_reason `error`."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_token_ids)
+
+    @property
+    def capacity(self) -> int:
+        """Positions it can ever need: the last sampled token is never fed back."""
+        return len(self.prompt_token_ids) + max(self.max_tokens, 1) - 1
+
+    @property
+    def last_position(self) -> int:
+        """Position of its newest token, whose row the next coda reads."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids) - 1
+
+    @property
+    def is_prompt_complete(self) -> bool:
+        """Whether every prompt token has run every loop."""
+        return self.num_prefilled_tokens == len(self.prompt_token_ids)

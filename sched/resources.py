@@ -1,0 +1,89 @@
+"""What an active request holds: a slot, KV blocks and prompt state, given and taken in one place.
+
+A request is active from admission to its end. Every way to end, from a stop token to a lost
+device, comes through `release`, so nothing can be held by a request that is over.
+"""
+
+from .blocks import BlockManager
+from .config import SchedulerConfig
+from .items import PromptItem
+from .prefix import PrefixEntry
+from .request import NO_SLOT, Request, Stage
+from .states import PromptStateOwner
+
+
+class Resources:
+    """The active requests, in admission order, and everything that they hold."""
+
+    def __init__(self, config: SchedulerConfig, states: PromptStateOwner) -> None:
+        self.blocks = BlockManager(config)
+        self.active: dict[Request, None] = {}
+        self._config = config
+        self._states = states
+        self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
+        self._num_admitted = 0
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether one more request may be active."""
+        return bool(self._free_slots)
+
+    @property
+    def num_used_slots(self) -> int:
+        """Slots that are taken."""
+        return self._config.max_num_seqs - len(self._free_slots)
+
+    def activate(self, request: Request, hits: list[PrefixEntry]) -> None:
+        """Give a waiting request a slot, its cached blocks and its first prompt item.
+
+        Without incremental KV the whole capacity is claimed here.
+        """
+        request.slot = self._free_slots.pop()
+        request.admission_index = self._num_admitted
+        self._num_admitted += 1
+        self.active[request] = None
+        self.blocks.open_tables(request, hits)
+        if not self._config.incremental_kv:
+            self.blocks.grow_tables(request, request.capacity)
+        request.num_cached_tokens = len(hits) * self._config.block_size
+        request.num_prefilled_tokens = request.num_cached_tokens
+        request.stage = Stage.PREFILL
+        self._start_item(request)
+
+    def complete_item(self, request: Request) -> None:
+        """Account for a prompt item that has run every depth, and move the request on.
+
+        Its KV is complete in every plane, so its full blocks are published; the next item is
+        made, or the request goes to CODA with the hidden row of its last prompt token.
+        """
+        item = request.prompt_item
+        assert item is not None
+        self._release_item(request)
+        request.num_prefilled_tokens = item.token_end
+        self.blocks.publish(request)
+        if request.is_prompt_complete:
+            request.loops_done = self._config.num_planes
+            request.stage = Stage.CODA
+        else:
+            self._start_item(request)
+
+    def release(self, request: Request) -> None:
+        """Take back everything that an active request holds; none of its items is in flight."""
+        assert not request.is_in_flight
+        self._release_item(request)
+        self.blocks.close_tables(request)
+        self._free_slots.append(request.slot)
+        request.slot = NO_SLOT
+        del self.active[request]
+
+    def _start_item(self, request: Request) -> None:
+        start = request.num_prefilled_tokens
+        remaining = request.num_prompt_tokens - start
+        # The chunk is at most the budget (SchedulerConfig), so an item fits an empty launch.
+        count = min(self._config.chunk_size, remaining)
+        request.prompt_item = PromptItem(start, count, self._states.acquire(request))
+
+    def _release_item(self, request: Request) -> None:
+        if request.prompt_item is not None:
+            self._states.release(request.prompt_item.state)
+            request.prompt_item = None

@@ -1,0 +1,235 @@
+"""The Scheduler: requests in, batches out, results back in.
+
+    batch = scheduler.schedule()            # which items run next; None: nothing can
+    update = scheduler.apply(batch, result) # tokens and finished requests
+
+Several batches may be out between the two. Their items are *in flight*: not offered to the
+policy again, and their blocks, slots and prompt state stay theirs until the batch is applied.
+"""
+
+from .admission import AdmissionQueue
+from .batching import build_batch
+from .config import SchedulerConfig
+from .door import check_request
+from .errors import InterfaceError, RequestError
+from .items import Batch, LaunchKind
+from .offer import Offer
+from .policies import Policy, policy_named
+from .progress import Progress
+from .request import FinishReason, Request, Stage
+from .resources import Resources
+from .results import LaunchResult, StepUpdate
+from .states import PromptStateOwner
+from .view import View
+
+LAUNCH_STAGES = (Stage.CODA, Stage.RECURRENT, Stage.PREFILL)
+"""Stages that can be launched from, in the order tried when a policy insists on a masked one."""
+
+
+class Scheduler:
+    """Decides what runs next and keeps every request's progress."""
+
+    def __init__(
+        self, config: SchedulerConfig, states: PromptStateOwner, policy: Policy | None = None
+    ) -> None:
+        """Build an empty scheduler.
+
+        Args:
+            config: sizes and limits.
+            states: the runner's prompt state.
+            policy: a policy that is not shipped; overrides `config.policy`.
+
+        Raises:
+            ConfigError: `config` does not suit `policy`.
+        """
+        self.config = config
+        self.policy = policy if policy is not None else policy_named(config.policy)
+        config.check_policy(self.policy)
+        self._resources = Resources(config, states)
+        self._queue = AdmissionQueue(config, self._resources)
+        self._progress = Progress(config.num_planes, self._resources)
+        self._unfinished: dict[str, Request] = {}
+        self._in_flight: dict[Batch, None] = {}
+        self._num_added = 0
+        self._num_prompt_launches = 0
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: it could never run; the queue is as it was.
+        """
+        if request.request_id in self._unfinished:
+            raise RequestError(
+                f"request {request.request_id!r}: expected an id of its own, got one of an "
+                "unfinished request"
+            )
+        check_request(request, self.config)
+        if self.config.prefix_caching:
+            request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
+        request.arrival_index = self._num_added
+        self._num_added += 1
+        self._unfinished[request.request_id] = request
+        self._queue.add(request)
+
+    def schedule(self, now: float = 0.0) -> Batch | None:
+        """Return the next launch, its items now in flight; None if nothing can run.
+
+        A stage that yields nothing is masked and the policy asked again, so a step is lost only
+        if nothing at all can run.
+
+        Args:
+            now: the caller's time, for policies that want one.
+
+        Raises:
+            InterfaceError: the policy selected what it must not.
+        """
+        offer = Offer(self._resources.active)
+        masked: set[Stage] = set()
+        while len(masked) < len(LAUNCH_STAGES):
+            stage, admits = self.policy.choose(self._view(offer, masked, now))
+            if stage not in LAUNCH_STAGES or stage in masked:
+                stage = next(other for other in LAUNCH_STAGES if other not in masked)
+            if admits:
+                for request in self._queue.admit():
+                    offer.add(request)
+            view = self._view(offer, masked, now)
+            selection = self.policy.take(view, stage)
+            if selection.candidates:
+                return self._launch(build_batch(selection, view, self.policy.name))
+            masked.add(stage)
+        return None
+
+    def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
+        """Consume the result of a launch: progress, exits, tokens, completions.
+
+        Raises:
+            InterfaceError: the batch is not in flight, or the result does not fit it. Nothing
+                has changed then, and the batch can still be failed.
+        """
+        self._check_in_flight(batch)
+        update = self._progress.apply(batch, result)
+        del self._in_flight[batch]
+        self._forget(update.finished)
+        return update
+
+    def abort(self, request_id: str) -> Request | None:
+        """End a request as soon as nothing of it is in flight. Its id is free at once.
+
+        Returns:
+            The request if it has ended; None if it is in flight, and will be among the finished
+            ones of its launch, or if no unfinished request has that id.
+        """
+        request = self._unfinished.pop(request_id, None)
+        if request is None:
+            return None
+        request.is_aborted = True
+        if request.is_in_flight:
+            return None
+        if request.stage is Stage.WAITING:
+            self._queue.remove(request)
+            request.stage = Stage.FINISHED
+            request.finish_reason = FinishReason.ABORT
+        else:
+            self._progress.end(request, FinishReason.ABORT)
+        return request
+
+    def fail_batch(self, batch: Batch, message: str) -> list[Request]:
+        """End the requests of a launch that did not reach the device; returns them.
+
+        Raises:
+            InterfaceError: the batch is not in flight.
+        """
+        self._check_in_flight(batch)
+        del self._in_flight[batch]
+        finished = self._progress.fail(batch, message)
+        self._forget(finished)
+        return finished
+
+    def reset(self, message: str) -> list[Request]:
+        """Start over after the device state is lost.
+
+        Every active request ends with an error, batches in flight are forgotten, blocks, slots
+        and the prefix cache are empty. Waiting requests go on.
+
+        Returns:
+            The requests that ended.
+        """
+        self._in_flight.clear()
+        finished = list(self._resources.active)
+        for request in finished:
+            request.is_in_flight = False
+            self._progress.end(request, FinishReason.ERROR, message)
+        self._resources.blocks.clear_cache()
+        self._num_prompt_launches = 0
+        self._forget(finished)
+        return finished
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether anything waits, runs or is in flight."""
+        return bool(self._queue) or bool(self._resources.active)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests not admitted yet."""
+        return len(self._queue)
+
+    @property
+    def num_active(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._resources.active)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Batches scheduled and not applied."""
+        return len(self._in_flight)
+
+    @property
+    def num_used_blocks(self) -> int:
+        """KV blocks that requests hold, over all planes."""
+        return self._resources.blocks.num_used_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """KV blocks that no request holds, cached ones included."""
+        return self._resources.blocks.num_free_blocks
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """KV blocks that the prefix cache knows, held or not."""
+        return self._resources.blocks.cache.num_entries * self.config.num_planes
+
+    def _view(self, offer: Offer, masked: set[Stage], now: float) -> View:
+        return offer.view(
+            self.config,
+            masked,
+            now=now,
+            num_prompt_launches=self._num_prompt_launches,
+            num_waiting=len(self._queue),
+            num_active=len(self._resources.active),
+        )
+
+    def _launch(self, batch: Batch) -> Batch:
+        for item in batch.items:
+            # Deeper passes write where depth 0 has claimed every plane.
+            if item.depth == 0 and item.exit_loop == 0:
+                self._resources.blocks.grow_tables(item.request, item.first_position + item.count)
+        for item in batch.items:
+            item.request.is_in_flight = True
+        self._in_flight[batch] = None
+        if batch.launch is not LaunchKind.CODA:
+            self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
+        return batch
+
+    def _forget(self, finished: list[Request]) -> None:
+        for request in finished:
+            # After an abort the id may belong to another request already.
+            if self._unfinished.get(request.request_id) is request:
+                del self._unfinished[request.request_id]
+
+    def _check_in_flight(self, batch: Batch) -> None:
+        if batch not in self._in_flight:
+            raise InterfaceError(
+                "expected a batch in flight, got one that was applied, failed or reset before"
+            )

@@ -1,0 +1,64 @@
+"""What a policy sees: an immutable picture of the work that could run now.
+
+Items in flight are not in it. A stage that has just yielded an empty batch is *masked*: shown as
+empty, so that the policy turns to another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .items import ScheduledItem
+from .request import Stage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """The state of the scheduler at one call of `choose` or `take`."""
+
+    now: float
+    """The caller's time; plain data, in the caller's unit."""
+    num_planes: int
+    """P, the loops of the model."""
+    max_num_batched_tokens: int
+    """Rows that a launch may have: the budget."""
+    max_num_seqs: int
+    """Requests that may be active at once."""
+    min_coda_batch_size: int
+    """Coda items worth a launch while decode items are in the loops."""
+    prefill_interval: int
+    """Prompt launches after which a ready decode item is due (alternating policies)."""
+    num_prompt_launches: int
+    """Launches of prompt items alone since the last launch with a decode item."""
+    decode_items: tuple[ScheduledItem, ...]
+    """Ready decode items, in admission order. Empty if RECURRENT is masked."""
+    prompt_items: tuple[ScheduledItem, ...]
+    """Ready prompt items, in admission order. Empty if PREFILL is masked."""
+    coda_items: tuple[ScheduledItem, ...]
+    """Rows ready for the LM head, in admission order. Empty if CODA is masked."""
+    num_decoding: int
+    """Decode items in RECURRENT, those in flight included; 0 if RECURRENT is masked."""
+    num_waiting: int
+    """Requests not admitted yet; 0 if PREFILL is masked, which they would enter."""
+    num_active: int
+    """Requests that hold a slot."""
+
+    @property
+    def is_coda_ready(self) -> bool:
+        """Whether the coda batch is large enough, or nothing in the loops could add to it."""
+        num_items = len(self.coda_items)
+        return num_items > 0 and (num_items >= self.min_coda_batch_size or self.num_decoding == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a policy takes for one launch."""
+
+    candidates: tuple[ScheduledItem, ...]
+    """Items of the view in launch order, decode items first. Empty: nothing of that stage."""
+    num_passes: int = 1
+    """Depths to run; above 1 only for prompt items that share a depth."""
+
+
+Choice = tuple[Stage, bool]
+"""The stage to take from, and whether to admit waiting requests first."""

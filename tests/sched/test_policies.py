@@ -1,0 +1,229 @@
+"""Shipped policies as pure functions of a view, and what a plug-in may and may not do."""
+
+from dataclasses import replace
+
+import pytest
+from stub_executor import Driver, StubExecutor, StubPayload, check_drained
+
+from looped.sched import (
+    POLICIES,
+    Choice,
+    ConfigError,
+    ExitOptions,
+    InterfaceError,
+    ItemKind,
+    LaunchKind,
+    Policy,
+    Request,
+    ScheduledItem,
+    Scheduler,
+    SchedulerConfig,
+    Selection,
+    Stage,
+    View,
+    pack_whole,
+    policy_named,
+    resolve_exit,
+)
+
+NUM_PLANES = 4
+RULE = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
+ATOMIC, SEPARATE = POLICIES["atomic"], POLICIES["separate"]
+EMPTY = View(
+    now=0.0,
+    num_planes=NUM_PLANES,
+    max_num_batched_tokens=10,
+    max_num_seqs=4,
+    min_coda_batch_size=2,
+    prefill_interval=1,
+    num_prompt_launches=0,
+    decode_items=(),
+    prompt_items=(),
+    coda_items=(),
+    num_decoding=0,
+    num_waiting=0,
+    num_active=0,
+)
+
+
+def item_of(kind: ItemKind, count: int = 1, depth: int = 0) -> ScheduledItem:
+    request = Request(request_id="any", prompt_token_ids=(1,), max_tokens=1, exit_rule=RULE)
+    return ScheduledItem(request, kind, depth, first_position=0, count=count)
+
+
+DECODE = item_of(ItemKind.DECODE)
+PROMPTS = tuple(item_of(ItemKind.PROMPT, count) for count in (4, 5, 3, 1))
+
+
+@pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
+def test_alternation_takes_coda_then_due_decode_then_prompts_then_decode(policy: Policy) -> None:
+    busy = replace(
+        EMPTY, decode_items=(DECODE,), prompt_items=PROMPTS, coda_items=(DECODE,), num_decoding=1
+    )
+    assert policy.choose(busy) == (Stage.PREFILL, True), "one coda row of two, decode not due"
+    assert policy.choose(replace(busy, coda_items=(DECODE,) * 2)) == (Stage.CODA, False)
+    assert policy.choose(replace(busy, num_decoding=0)) == (Stage.CODA, False)
+    assert policy.choose(replace(busy, num_prompt_launches=1)) == (Stage.RECURRENT, False)
+    later = replace(busy, num_prompt_launches=1, prefill_interval=2)
+    assert policy.choose(later) == (Stage.PREFILL, True)
+    assert policy.choose(replace(busy, prompt_items=(), num_waiting=1)) == (Stage.PREFILL, True)
+    assert policy.choose(replace(busy, prompt_items=())) == (Stage.RECURRENT, False)
+
+
+def test_prompt_items_are_taken_whole_and_in_order_up_to_the_first_that_does_not_fit() -> None:
+    assert pack_whole(PROMPTS, 13) == PROMPTS
+    assert pack_whole(PROMPTS, 12) == PROMPTS[:3]
+    assert pack_whole(PROMPTS, 11) == PROMPTS[:2], "the last would fit, but is not let past"
+    assert pack_whole(PROMPTS, 3) == ()
+    view = replace(EMPTY, prompt_items=PROMPTS)
+    assert SEPARATE.take(view, Stage.PREFILL) == Selection(PROMPTS[:2])
+    assert ATOMIC.take(view, Stage.PREFILL) == Selection(PROMPTS[:2], num_passes=4)
+
+
+def test_separate_packs_any_depths_and_atomic_one_depth() -> None:
+    depths = tuple(item_of(ItemKind.PROMPT, depth=depth) for depth in (1, 0, 1))
+    view = replace(EMPTY, prompt_items=depths)
+    assert SEPARATE.take(view, Stage.PREFILL) == Selection(depths)
+    expected = Selection((depths[0], depths[2]), num_passes=3)
+    assert ATOMIC.take(view, Stage.PREFILL) == expected
+
+
+@pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
+@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.RECURRENT, Stage.CODA])
+def test_an_empty_stage_yields_an_empty_selection(policy: Policy, stage: Stage) -> None:
+    assert policy.take(EMPTY, stage).candidates == ()
+
+
+def test_policies_are_found_by_name_and_say_which_executables_they_need() -> None:
+    assert policy_named("atomic") is ATOMIC
+    with pytest.raises(ConfigError, match="must be one of atomic, separate, got 'fastest'"):
+        policy_named("fastest")
+    assert ATOMIC.prompt_num_passes(NUM_PLANES) == 4
+    assert SEPARATE.prompt_num_passes(NUM_PLANES) == 1
+
+
+def run_with(policy: Policy, max_tokens: int = 3) -> tuple[Driver, list[Request]]:
+    """Return a driver with one request in the loops and one long prompt, and the two."""
+    config = SchedulerConfig(
+        num_planes=NUM_PLANES,
+        vocab_size=50,
+        num_blocks=200,
+        max_model_len=100,
+        max_num_seqs=4,
+        max_num_batched_tokens=8,
+        min_coda_batch_size=2,
+    )
+    executor = StubExecutor(config)
+    scheduler = Scheduler(config, executor, policy)
+    prompts = (tuple(range(4)), tuple(range(30)))
+    requests = [
+        Request(
+            request_id=str(len(prompt)),
+            prompt_token_ids=prompt,
+            max_tokens=max_tokens,
+            exit_rule=RULE,
+            payload=StubPayload(len(prompt)),
+        )
+        for prompt in prompts
+    ]
+    for request in requests:
+        scheduler.add(request)
+    return Driver(scheduler, executor), requests
+
+
+def take_deepest(view: View, stage: Stage) -> Selection:
+    """Run whatever is deepest first, one item a launch."""
+    if stage is Stage.CODA:
+        return Selection(view.coda_items)
+    items = view.decode_items if stage is Stage.RECURRENT else view.prompt_items
+    return Selection(tuple(sorted(items, key=lambda item: -item.depth)[:1]))
+
+
+def test_a_policy_from_outside_runs_to_the_same_tokens() -> None:
+    shipped, expected = run_with(SEPARATE)
+    shipped.drain()
+    deepest = Policy(name="deepest-first", choose=SEPARATE.choose, take=take_deepest)
+    driver, requests = run_with(deepest)
+    driver.drain()
+    check_drained(driver.scheduler, driver.executor)
+    assert [request.output_token_ids for request in requests] == [
+        request.output_token_ids for request in expected
+    ]
+
+
+def test_a_policy_sees_the_callers_time() -> None:
+    times = []
+
+    def choose(view: View) -> Choice:
+        times.append(view.now)
+        return SEPARATE.choose(view)
+
+    driver, _ = run_with(Policy(name="watching", choose=choose, take=SEPARATE.take))
+    driver.step(now=2.5)
+    assert times == [2.5]
+
+
+def test_no_step_is_lost_to_a_policy_that_insists_on_one_stage() -> None:
+    stubborn = Policy(
+        name="stubborn", choose=lambda _view: (Stage.RECURRENT, True), take=SEPARATE.take
+    )
+    driver, requests = run_with(stubborn)
+    driver.drain()
+    assert all(len(request.output_token_ids) == 3 for request in requests)
+
+
+def test_masking_recurrent_makes_a_small_coda_batch_ready() -> None:
+    """Decode rows are in flight: a coda row below the batch size runs rather than nothing."""
+    driver, requests = run_with(SEPARATE, max_tokens=20)
+    scheduler, executor = driver.scheduler, driver.executor
+    while requests[1].stage is not Stage.CODA:
+        assert driver.step() is not None
+    assert requests[0].stage is Stage.RECURRENT
+    decode = scheduler.schedule()
+    assert decode is not None
+    assert [item.request for item in decode.items] == [requests[0]]
+    coda = scheduler.schedule()
+    assert coda is not None
+    assert (coda.launch, coda.items[0].request) == (LaunchKind.CODA, requests[1])
+    for batch in (decode, coda):
+        scheduler.apply(batch, executor.execute(batch))
+    driver.drain()
+
+
+FAULTS = {
+    "an item that was not offered": lambda view: Selection((DECODE,)),
+    "an item twice": lambda view: Selection(view.prompt_items[:1] * 2),
+    "too many rows": lambda view: Selection(view.prompt_items),
+    "too many passes": lambda view: Selection(view.prompt_items[:1], num_passes=5),
+    "no pass": lambda view: Selection(view.prompt_items[:1], num_passes=0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_selection_is_an_interface_error_that_names_the_policy(fault: str) -> None:
+    wrong = Policy(
+        name="wrong",
+        choose=lambda _view: (Stage.PREFILL, True),
+        take=lambda view, _stage: FAULTS[fault](view),
+    )
+    driver, _ = run_with(wrong)
+    with pytest.raises(InterfaceError, match="expected from policy wrong: "):
+        driver.step()
+    assert driver.scheduler.num_in_flight == 0
+
+
+def test_a_launch_lists_decode_items_first_and_runs_several_passes_of_prompts_only() -> None:
+    def take_prompts_first(view: View, _stage: Stage) -> Selection:
+        return Selection(view.coda_items or view.prompt_items[:1] + view.decode_items)
+
+    def take_all_passes(view: View, _stage: Stage) -> Selection:
+        items = view.coda_items or view.decode_items + view.prompt_items[:1]
+        return Selection(items, 1 if view.coda_items or not view.decode_items else 2)
+
+    for take, message in (
+        (take_prompts_first, "decode items before prompt items"),
+        (take_all_passes, "prompt items of one depth"),
+    ):
+        driver, _ = run_with(Policy(name="wrong", choose=lambda _: (Stage.CODA, True), take=take))
+        with pytest.raises(InterfaceError, match=message):
+            driver.drain()

@@ -1,0 +1,320 @@
+"""The Scheduler's promises, one by one: the door, aborts, failures, launches in flight."""
+
+from collections.abc import Callable
+
+import pytest
+from stub_executor import (
+    VOCAB_SIZE,
+    Driver,
+    StubExecutor,
+    StubPayload,
+    check_drained,
+    check_invariants,
+    token_of,
+)
+
+from looped.sched import (
+    NO_SLOT,
+    ExitOptions,
+    ExitRule,
+    FinishReason,
+    InterfaceError,
+    LaunchKind,
+    RecurrentResult,
+    Request,
+    RequestError,
+    Scheduler,
+    SchedulerConfig,
+    resolve_exit,
+)
+
+NUM_PLANES = 4
+FULL_DEPTH = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
+ADAPTIVE = resolve_exit(ExitOptions(threshold=0.5, min_loops=1), ExitOptions(), NUM_PLANES)
+PAYLOAD = StubPayload(0)
+
+
+def rig(**options: object) -> tuple[Scheduler, Driver]:
+    """Return a scheduler of four planes with its stub, and who drives them."""
+    sizes = {"num_blocks": 64, "max_model_len": 64, "block_size": 2, "prefill_chunk_size": 4}
+    config = SchedulerConfig(
+        num_planes=NUM_PLANES,
+        vocab_size=VOCAB_SIZE,
+        **(sizes | options),  # type: ignore[arg-type]
+    )
+    executor = StubExecutor(config)
+    scheduler = Scheduler(config, executor)
+    return scheduler, Driver(scheduler, executor)
+
+
+def request_of(
+    request_id: str = "a",
+    prompt: tuple[int, ...] = (1, 2, 3),
+    max_tokens: int = 2,
+    exit_rule: ExitRule = FULL_DEPTH,
+    payload: StubPayload = PAYLOAD,
+    stop: frozenset[int] = frozenset(),
+) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        max_tokens=max_tokens,
+        exit_rule=exit_rule,
+        payload=payload,
+        stop_token_ids=stop,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda: request_of("first"), "'first': expected an id of its own"),
+        (lambda: request_of(prompt=()), "expected at least one prompt token, got none"),
+        (lambda: request_of(prompt=(1, 50)), r"expected token ids in 0..49, got 50 at position 1"),
+        (lambda: request_of(prompt=(-1, 3)), r"expected token ids in 0..49, got -1 at position 0"),
+        (lambda: request_of(max_tokens=0), "max_tokens must be >= 1, got 0"),
+        (lambda: request_of(prompt=(1,) * 60, max_tokens=5), r"60 \+ 5 > 64"),
+        (lambda: request_of(prompt=(1,) * 30, max_tokens=4), r"at most 64 .* got 68 for 33 pos"),
+        (
+            lambda: request_of(exit_rule=resolve_exit(ExitOptions(), ExitOptions(), 5)),
+            r"max_loops must be <= 4 .*, got 5",
+        ),
+    ],
+)
+def test_what_can_never_run_is_refused_and_the_queue_is_unharmed(
+    bad: Callable[[], Request], message: str
+) -> None:
+    scheduler, driver = rig()
+    first = request_of("first")
+    scheduler.add(first)
+    with pytest.raises(RequestError, match=message):
+        scheduler.add(bad())
+    assert scheduler.num_waiting == 1
+    driver.drain()
+    assert driver.finished == [first]
+    assert first.finish_reason is FinishReason.LENGTH
+
+
+def test_the_largest_request_that_fits_runs() -> None:
+    scheduler, driver = rig()
+    scheduler.add(request_of(prompt=(1,) * 30, max_tokens=3))
+    driver.drain()
+    check_drained(scheduler, driver.executor)
+
+
+def test_a_request_object_runs_once() -> None:
+    scheduler, driver = rig()
+    request = request_of()
+    scheduler.add(request)
+    driver.drain()
+    with pytest.raises(RequestError, match="expected a new Request"):
+        scheduler.add(request)
+
+
+def test_a_request_goes_through_its_stages_launch_by_launch() -> None:
+    scheduler, driver = rig(policy="separate")
+    request = request_of(prompt=(1, 2, 3, 4, 5))
+    scheduler.add(request)
+    seen = []
+    while scheduler.has_unfinished_requests:
+        batch = driver.step()
+        assert batch is not None
+        (item,) = batch.items
+        seen.append(
+            (batch.launch.name, item.kind.name, item.depth, item.first_position, item.count)
+        )
+    prompt = [("RECURRENT", "PROMPT", depth, 0, 4) for depth in range(4)]
+    rest = [("RECURRENT", "PROMPT", depth, 4, 1) for depth in range(4)]
+    token = [("RECURRENT", "DECODE", depth, 5, 1) for depth in range(4)]
+    first_coda, second_coda = ("CODA", "DECODE", 3, 4, 1), ("CODA", "DECODE", 3, 5, 1)
+    assert seen == [*prompt, *rest, first_coda, *token, second_coda]
+    assert request.exit_depths == [4, 4]
+    assert request.slot == NO_SLOT
+
+
+def test_the_last_token_and_its_reason_are_reported_once() -> None:
+    scheduler, driver = rig()
+    stop = token_of(0, 1, 4)
+    request = request_of(max_tokens=9, stop=frozenset({stop}))
+    scheduler.add(request)
+    outputs = []
+    while scheduler.has_unfinished_requests:
+        batch = scheduler.schedule()
+        assert batch is not None
+        update = scheduler.apply(batch, driver.executor.execute(batch))
+        outputs += update.tokens
+    assert update.finished == [request]
+    assert request.finish_reason is FinishReason.STOP
+    assert [output.token_id for output in outputs] == request.output_token_ids
+    assert [output.output_index for output in outputs] == [0, 1]
+    assert outputs[-1].token_id == stop
+    assert outputs[-1].logprob == request.logprobs[-1]
+
+
+def test_the_next_launch_can_go_out_before_the_last_one_is_applied() -> None:
+    scheduler, driver = rig()
+    first, second = request_of("a"), request_of("b", prompt=(7,) * 6)
+    scheduler.add(first)
+    scheduler.add(second)
+    out = scheduler.schedule()
+    assert out is not None
+    assert {item.request for item in out.items} == {first, second}
+    assert scheduler.schedule() is None, "everything is in flight"
+    third = request_of("c", prompt=(9,))
+    scheduler.add(third)
+    ahead = scheduler.schedule()
+    assert ahead is not None
+    assert [item.request for item in ahead.items] == [third]
+    assert scheduler.num_in_flight == 2
+    for batch in (out, ahead):
+        scheduler.apply(batch, driver.executor.execute(batch))
+    driver.drain()
+    check_drained(scheduler, driver.executor)
+
+
+def test_a_batch_is_applied_exactly_once() -> None:
+    scheduler, driver = rig()
+    scheduler.add(request_of())
+    batch = scheduler.schedule()
+    assert batch is not None
+    result = driver.executor.execute(batch)
+    scheduler.apply(batch, result)
+    with pytest.raises(InterfaceError, match="expected a batch in flight"):
+        scheduler.apply(batch, result)
+    with pytest.raises(InterfaceError, match="expected a batch in flight"):
+        scheduler.fail_batch(batch, "late")
+
+
+def test_aborting_a_waiting_request_takes_it_out_of_the_queue() -> None:
+    scheduler, driver = rig(max_num_seqs=1)
+    first, second = request_of("a"), request_of("b")
+    scheduler.add(first)
+    scheduler.add(second)
+    driver.step()
+    assert scheduler.abort("b") is second
+    assert second.finish_reason is FinishReason.ABORT
+    assert scheduler.num_waiting == 0
+    assert scheduler.abort("b") is None
+    assert scheduler.abort("never seen") is None
+    driver.drain()
+    assert driver.finished == [first]
+
+
+def test_an_abort_in_flight_holds_everything_until_the_launch_is_applied() -> None:
+    scheduler, driver = rig()
+    request = request_of(prompt=tuple(range(9)))
+    scheduler.add(request)
+    batch = scheduler.schedule()
+    assert batch is not None
+    assert scheduler.abort("a") is None
+    assert scheduler.num_used_blocks > 0
+    assert driver.executor.outstanding
+    assert scheduler.schedule() is None
+    update = scheduler.apply(batch, driver.executor.execute(batch))
+    assert (update.finished, update.tokens) == ([request], [])
+    assert request.finish_reason is FinishReason.ABORT
+    check_drained(scheduler, driver.executor)
+
+
+def test_an_aborted_request_publishes_nothing_and_emits_nothing() -> None:
+    scheduler, driver = rig()
+    request = request_of(prompt=(1, 2, 3, 4))
+    scheduler.add(request)
+    for _ in range(3):
+        driver.step()
+    last_pass = scheduler.schedule()
+    assert last_pass is not None
+    scheduler.abort("a")
+    scheduler.apply(last_pass, driver.executor.execute(last_pass))
+    assert scheduler.num_cached_blocks == 0
+    scheduler.add(other := request_of("b"))
+    for _ in range(4):
+        driver.step()
+    coda = scheduler.schedule()
+    assert coda is not None
+    assert coda.launch is LaunchKind.CODA
+    scheduler.abort("b")
+    update = scheduler.apply(coda, driver.executor.execute(coda))
+    assert update.tokens == []
+    assert other.output_token_ids == []
+
+
+def test_late_results_never_touch_a_request_that_reuses_the_id() -> None:
+    scheduler, driver = rig()
+    old = request_of("a", prompt=(1, 2, 3))
+    scheduler.add(old)
+    batch = scheduler.schedule()
+    assert batch is not None
+    scheduler.abort("a")
+    new = request_of("a", prompt=(4, 5, 6, 7, 8), payload=StubPayload(1))
+    scheduler.add(new)
+    ahead = scheduler.schedule()
+    assert ahead is not None
+    assert [item.request for item in ahead.items] == [new]
+    assert new.slot != old.slot
+    results = [driver.executor.execute(each) for each in (batch, ahead)]
+    assert scheduler.apply(batch, results[0]).finished == [old]
+    scheduler.apply(ahead, results[1])
+    driver.drain()
+    assert driver.finished == [new]
+    assert new.output_token_ids == [token_of(1, 0, 4), token_of(1, 1, 4)]
+    check_drained(scheduler, driver.executor)
+
+
+def test_a_failed_batch_ends_only_its_own_requests() -> None:
+    scheduler, driver = rig(policy="separate")
+    inside, aborted, outside = request_of("a"), request_of("b"), request_of("c")
+    scheduler.add(inside)
+    scheduler.add(aborted)
+    batch = scheduler.schedule()
+    assert batch is not None
+    scheduler.add(outside)
+    scheduler.abort("b")
+    assert scheduler.fail_batch(batch, "no memory") == [inside, aborted]
+    assert (inside.finish_reason, inside.error) == (FinishReason.ERROR, "no memory")
+    assert (aborted.finish_reason, aborted.error) == (FinishReason.ABORT, None)
+    check_invariants(scheduler)
+    driver.drain()
+    assert driver.finished == [outside]
+    check_drained(scheduler, driver.executor)
+
+
+def test_a_reset_ends_the_active_and_keeps_the_waiting() -> None:
+    scheduler, driver = rig(max_num_seqs=2, min_coda_batch_size=1)
+    requests = [request_of(str(index), prompt=(index,) * 5) for index in range(3)]
+    for request in requests:
+        scheduler.add(request)
+    for _ in range(5):
+        driver.step()
+    batch = scheduler.schedule()
+    assert batch is not None
+    assert scheduler.num_cached_blocks > 0
+    assert scheduler.reset("device lost") == requests[:2]
+    assert [request.error for request in requests] == ["device lost", "device lost", None]
+    assert scheduler.num_cached_blocks == scheduler.num_used_blocks == scheduler.num_in_flight == 0
+    assert not driver.executor.outstanding
+    with pytest.raises(InterfaceError, match="expected a batch in flight"):
+        scheduler.apply(batch, RecurrentResult(None))
+    scheduler.add(request_of("0"))
+    driver.drain()
+    assert requests[2] in driver.finished
+    check_drained(scheduler, driver.executor)
+
+
+def test_non_finite_logits_end_the_request_and_withdraw_its_cached_blocks() -> None:
+    scheduler, driver = rig()
+    prompt = (1, 2, 3, 4, 5)
+    bad = request_of(prompt=prompt, max_tokens=5, payload=StubPayload(0, non_finite_at=1))
+    bystander = request_of("b", prompt=(9,) * 5)
+    scheduler.add(bad)
+    scheduler.add(bystander)
+    driver.drain()
+    assert bad.finish_reason is FinishReason.ERROR
+    assert bad.error is not None
+    assert "output token 1, got NaN or infinity" in bad.error
+    assert len(bad.output_token_ids) == 1
+    assert bystander.finish_reason is FinishReason.LENGTH
+    for request, num_cached in ((request_of(prompt=prompt), 0), (request_of(prompt=(9,) * 5), 4)):
+        scheduler.add(request)
+        driver.drain()
+        assert request.num_cached_tokens == num_cached
