@@ -4,7 +4,7 @@
 names, `folder` is the converted form on disk, and `to_flax`, `to_hugging_face` and `inspection`
 are the three commands. Only safetensors is ever opened: a pickle can run code.
 
-Of the engine, only the configuration, the parameter tree and the error type are imported.
+Of the engine, only the configuration, the parameter tree, errors and progress bars are imported.
 """
 
 from .folder import ConvertedFolder, Manifest

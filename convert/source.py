@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from looped.config import ModelConfig, read_json
 from looped.errors import LoopedError
 from looped.models.parameters import parameter_shapes
+from looped.progress import track
 
 from .names import hugging_face_name, layer_index
 
@@ -82,7 +83,7 @@ class HuggingFaceFolder:
             raise LoopedError(_all_reasons(self.path, problems))
 
     def _find_non_finite(self) -> Iterator[str]:
-        for name, tensor in self.tensors.items():
+        for name, tensor in track(list(self.tensors.items()), "checking"):
             if tensor.dtype in FLOAT_TYPES.values() and not is_finite(self._read_stored(name)):
                 yield f"{name} holds non-finite values"
 

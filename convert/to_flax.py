@@ -10,12 +10,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress, track
 
 from looped.config import read_json
 from looped.errors import LoopedError, UsageError
 from looped.models.parameters import parameter_shapes
+from looped.progress import progress_bars, track
 
 from .folder import (
     COMPANION_FILES,
@@ -79,7 +78,7 @@ def convert_checkpoint(
             dtype=dtype,
             checksums={name: checksum(tensor) for name, tensor in tensors.items()},
         )
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        with progress_bars() as progress:
             progress.add_task("writing", total=None)
             write_parameters(staged, tensors)
         _write_config(source, staged, dtype)
@@ -105,7 +104,7 @@ def _cast_tensors(
     # Not np.memmap: Orbax has no handler for that subclass.
     buffer = np.asarray(np.memmap(scratch, np.uint8, "w+", shape=(sum(sizes.values()),)))
     offset = 0
-    for name in track(shapes, description="reading", console=Console(stderr=True), transient=True):
+    for name in track(list(shapes), "reading"):
         tensor = buffer[offset : offset + sizes[name]].view(dtype).reshape(shapes[name])
         offset += sizes[name]
         with np.errstate(over="ignore"):
@@ -131,8 +130,6 @@ def _write_config(source: Path, staged: Path, dtype: str) -> None:
 
 def _verify(folder: Path, tensors: dict[str, Tensor]) -> None:
     written = ConvertedFolder(folder)
-    for name in track(
-        tensors, description="verifying", console=Console(stderr=True), transient=True
-    ):
+    for name in track(list(tensors), "verifying"):
         if not np.array_equal(written.read(name).view(np.uint8), tensors[name].view(np.uint8)):
             raise LoopedError(f"{name} reads back differently than it was written: check the disk")

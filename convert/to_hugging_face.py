@@ -6,11 +6,10 @@ from math import prod
 from pathlib import Path
 
 from huggingface_hub import split_state_dict_into_shards_factory
-from rich.console import Console
-from rich.progress import track
 from safetensors.numpy import save_file
 
 from looped.errors import LoopedError
+from looped.progress import track
 
 from .folder import COMPANION_FILES, ConvertedFolder, checksum
 from .names import hugging_face_name
@@ -51,12 +50,7 @@ def export_checkpoint(
         max_shard_size=max_shard_bytes,
     )
     with staged_folder(destination, source=source, overwrite=overwrite) as staged:
-        for file, members in track(
-            plan.filename_to_tensors.items(),
-            description="exporting",
-            console=Console(stderr=True),
-            transient=True,
-        ):
+        for file, members in track(list(plan.filename_to_tensors.items()), "exporting"):
             tensors = {}
             for theirs in members:
                 tensors[theirs] = folder.read(names[theirs])

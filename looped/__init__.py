@@ -3,6 +3,7 @@
 A looped model runs the same stack of layers several times per token, so prompt rows and decode
 rows at any loop depth read the same weights and can share a launch.
 
+    looped.LLM              offline generation; looped.LLMEngine, one launch a step
     looped.models           the model in Flax NNX: what people open first
     looped.convert          checkpoints in and out
     looped.sched            who runs next; pure Python
@@ -17,25 +18,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import ModelConfig
+    from .engine import LLMEngine
+    from .engine_config import EngineConfig
     from .errors import LoopedError, UsageError
+    from .llm import LLM
     from .loading import LoadedModel, load_folder
+    from .outputs import Completion, StepOutput, TokenEvent
+    from .sampling_params import SamplingParams
     from .tokenizer import Detokenizer, Tokenizer
 
 _HOMES = {
+    "Completion": ".outputs",
     "Detokenizer": ".tokenizer",
+    "EngineConfig": ".engine_config",
+    "LLM": ".llm",
+    "LLMEngine": ".engine",
     "LoadedModel": ".loading",
     "LoopedError": ".errors",
     "ModelConfig": ".config",
+    "SamplingParams": ".sampling_params",
+    "StepOutput": ".outputs",
+    "TokenEvent": ".outputs",
     "Tokenizer": ".tokenizer",
     "UsageError": ".errors",
     "load_folder": ".loading",
 }
 
 __all__ = [
+    "LLM",
+    "Completion",
     "Detokenizer",
+    "EngineConfig",
+    "LLMEngine",
     "LoadedModel",
     "LoopedError",
     "ModelConfig",
+    "SamplingParams",
+    "StepOutput",
+    "TokenEvent",
     "Tokenizer",
     "UsageError",
     "load_folder",

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from .errors import UsageError
 from .models import OuroModel
 
-ExitMode = Literal["ouro", "ouro_delayed", "trace"]
+ExitMode = Literal["ouro", "ouro_delayed", "random_lookahead", "trace"]
 
 
 @jax.tree_util.register_dataclass
@@ -75,6 +75,7 @@ def generate(
     min_loops: int = 1,
     max_loops: int | None = None,
     trace: Sequence[int] | None = None,
+    lookahead_head: Float[Array, " E"] | None = None,
 ) -> Iterator[ReferenceToken]:
     """Greedy tokens, without an end: the prompt at full depth, then each token by its exit rule.
 
@@ -84,10 +85,13 @@ def generate(
         max_tokens: how many tokens to emit.
         mode: `ouro` leaves after the first loop r >= min_loops whose cumulative exit probability
             reaches the threshold; `ouro_delayed` decides the same and leaves one loop later;
+            `random_lookahead` scores the normed row with a frozen head, and a score that reaches
+            the threshold after loop r means leaving after r + 1;
             `trace` leaves where `trace` says, by output token, and runs P loops past its end.
         threshold: 1 never leaves early, whatever rounding does.
         min_loops, max_loops: bounds on the loops of a token; max_loops None is P.
         trace: loops per output token, the first P, only for mode `trace`.
+        lookahead_head: float32 head of mode `random_lookahead`, only there.
 
     Raises:
         UsageError: for an empty prompt or options that contradict each other.
@@ -101,8 +105,9 @@ def generate(
             f"expected 1 <= min_loops <= max_loops <= {num_loops}, "
             f"got min_loops {min_loops}, max_loops {max_loops}"
         )
-    if (mode == "trace") != (trace is not None):
-        raise UsageError("a trace is needed for exit mode trace, and only there")
+    for needed_by, option in (("trace", trace), ("random_lookahead", lookahead_head)):
+        if (mode == needed_by) != (option is not None):
+            raise UsageError(f"exit mode {mode}: a {needed_by} option is for that mode alone")
     num_prompt = len(prompt_token_ids)
     # Rounded up, so that sequences of similar length share a compilation.
     num_positions = -(-(num_prompt + max_tokens) // 64) * 64
@@ -127,13 +132,12 @@ def generate(
         for loop in range(1, num_loops + 1):
             row, gates, cache = run_loop(model, row, jnp.asarray([position]), loop - 1, cache)
             survival *= np.float32(1.0) - np.float32(jax.nn.sigmoid(gates[0]))
-            fires = (
-                threshold < 1.0
-                and loop >= min_loops
-                and np.float32(1.0) - survival >= np.float32(threshold)
-            )
-            if mode == "trace":
-                assert trace is not None
+            signal, first_deciding = np.float32(1.0) - survival, min_loops
+            if lookahead_head is not None:
+                signal = np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ lookahead_head))
+                first_deciding = min_loops - 1
+            fires = threshold < 1.0 and loop >= first_deciding and signal >= np.float32(threshold)
+            if trace is not None:
                 wanted = trace[index + 1] if index + 1 < len(trace) else num_loops
             elif mode == "ouro":
                 wanted = loop if fires else max_loops

@@ -171,6 +171,15 @@ class Scheduler:
         return bool(self._queue) or bool(self._resources.active)
 
     @property
+    def active_requests(self) -> tuple[Request, ...]:
+        """Requests that hold a slot, in admission order."""
+        return tuple(self._resources.active)
+
+    def unfinished_request(self, request_id: str) -> Request | None:
+        """The unfinished request of that id; None if there is none."""
+        return self._unfinished.get(request_id)
+
+    @property
     def num_waiting(self) -> int:
         """Requests not admitted yet."""
         return len(self._queue)

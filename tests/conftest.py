@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the two tiny checkpoints and their goldens."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,12 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
+# Two workers and the commands they start compile the same steps: let them share the result.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "xla-tests")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("looped", "sched", "pallas_kernels", "convert")
 
-# Of ours, what each folder may import. `convert` may use the engine's configuration, errors and
-# parameter tree; `sched` and `pallas_kernels` stand alone.
+# Of ours, what each folder may import. `convert` may use the engine's configuration, parameter
+# tree, errors and progress bars; `sched` and `pallas_kernels` stand alone.
 ALLOWED = {
     "sched": (),
     "pallas_kernels": (),
-    "convert": ("looped.config", "looped.errors", "looped.models"),
+    "convert": ("looped.config", "looped.errors", "looped.models", "looped.progress"),
 }
 # Of others, what the two pure folders may import beside the standard library.
 THIRD_PARTY = {

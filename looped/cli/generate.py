@@ -1,48 +1,51 @@
 """`looped generate`: text out of a checkpoint."""
 
 import json
-from enum import StrEnum
-from typing import Annotated
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
-from .prompts import collect_prompts
+from .options import with_engine_options
+
+if TYPE_CHECKING:
+    from looped.llm import LLM, GenerationRequest
+    from looped.records import EngineStats
+    from looped.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 
-class ExitMode(StrEnum):
-    """Rules by which a token stops looping."""
-
-    ouro = "ouro"
-    ouro_delayed = "ouro_delayed"
-
-
+@with_engine_options
 def generate(
+    *,
     prompt: Annotated[
-        list[str] | None, typer.Argument(help="Prompts; else standard input.")
+        list[str] | None, typer.Argument(help="Prompts; without any, standard input.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")
-    ] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
     prompt_ids: Annotated[
         list[str] | None, typer.Option(help="A prompt as token ids, 1,2,3; repeatable.")
     ] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="JSONL file of requests with options of their own.")
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to emit per prompt.")] = 64,
-    max_loops: Annotated[
-        int | None, typer.Option(min=1, help="Loops per output token at most; by default P.")
+    max_tokens: Annotated[int, typer.Option(help="Tokens to emit per prompt at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k most likely tokens.")] = None,
+    top_p: Annotated[float, typer.Option(help="Keep tokens up to this probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws; else a fresh one.")] = None,
+    exit_trace: Annotated[
+        Path | None, typer.Option(help="JSON: recorded exit depths, one list per prompt.")
     ] = None,
-    min_loops: Annotated[
-        int | None, typer.Option(min=1, help="Loops at least; by default min(2, max loops).")
-    ] = None,
-    exit_mode: Annotated[ExitMode, typer.Option(help="Early-exit rule.")] = ExitMode.ouro,
-    exit_threshold: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="1 never exits early; by default the checkpoint's."),
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop early.")] = False,
     eos_token_id: Annotated[
         list[int] | None, typer.Option(help="Stop at these ids instead of the checkpoint's.")
     ] = None,
@@ -53,81 +56,110 @@ def generate(
         int | None, typer.Option(min=1, help="Load the model with this P, prompts included.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
+    engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
-    from looped.convert import resolve_model_folder
-    from looped.loading import load_folder
-    from looped.reference import generate as reference_generate
-    from looped.tokenizer import Detokenizer, Tokenizer
+    from looped.llm import LLM, GenerationRequest
+    from looped.request_file import read_exit_trace, read_requests, with_trace
+    from looped.sampling_params import SamplingParams
 
-    folder = resolve_model_folder(model)
-    has_tokenizer = (folder / "tokenizer.json").exists()
-    tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
-    prompts = collect_prompts(prompt or [], prompt_ids or [], tokenizer=tokenizer, is_chat=chat)
-    loaded = load_folder(folder, dtype=dtype, num_loops=num_loops)
-    config = loaded.config
-    for given in prompts:
-        check_prompt(given.token_ids, max_tokens, config.vocab_size, config.max_position_embeddings)
-    max_loops = max_loops or config.num_loops
-    stop_ids: frozenset[int] = frozenset()
-    if eos_token_id:
-        stop_ids = frozenset(eos_token_id)
-    elif tokenizer is not None and not ignore_eos:
-        stop_ids = tokenizer.chat_stop_token_ids() if chat else tokenizer.stop_token_ids
+    if chat and prompt_ids:
+        raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        ignore_eos=ignore_eos,
+    )
+    given_ids = [parse_token_ids(text) for text in prompt_ids or []]
+    texts = prompt or []
+    if not texts and not given_ids and requests is None:
+        texts = [read_standard_input()]
 
-    for given in prompts:
-        token_ids: list[int] = []
-        exit_depths: list[int] = []
-        pieces: list[str] = []
-        detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
+    llm = LLM(
+        model,
+        dtype=dtype,
+        num_loops=num_loops,
+        eos_token_ids=eos_token_id or None,
+        config=engine_config,
+    )
+    if chat:
+        params = with_chat_stop(llm, params)
+    encode = llm.encode_chat if chat else llm.encode
+    todo = [
+        GenerationRequest(prompt_token_ids=ids, params=params)
+        for ids in [*map(encode, texts), *given_ids]
+    ]
+    if requests is not None:
+        todo += read_requests(requests, params, encode)
+    if exit_trace is not None:
+        traces = read_exit_trace(exit_trace, len(todo))
+        todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
+    run(llm, todo, as_json=as_json)
 
-        def emit(piece: str, pieces: list[str] = pieces) -> None:
-            pieces.append(piece)
+
+def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> None:
+    """Serves the requests, prints them in order, and says at the end what it took."""
+    from .streaming import OrderedTextPrinter
+
+    printer = OrderedTextPrinter(len(requests), llm.tokenizer)
+    completions = {}
+    started = None
+    for output in llm.run(requests):
+        # The first step has waited for compilation; the rate counts from its end.
+        started = started or time.perf_counter()
+        if not as_json:
+            for event in output.tokens:
+                printer.add(event)
+        for done in output.completions:
+            completions[done.request_id] = llm.with_text(done)
             if not as_json:
-                print(piece, end="", flush=True)
-
-        for token in reference_generate(
-            loaded.model,
-            given.token_ids,
-            max_tokens=max_tokens,
-            mode=exit_mode.value,
-            threshold=config.exit_threshold if exit_threshold is None else exit_threshold,
-            min_loops=min_loops or min(2, max_loops),
-            max_loops=max_loops,
-        ):
-            token_ids.append(token.token_id)
-            exit_depths.append(token.exit_depth)
-            if detokenizer is None:
-                emit(f"{token.token_id} ")
-            else:
-                emit(detokenizer.add(token.token_id))
-            if token.token_id in stop_ids:
-                break
-        if detokenizer is not None:
-            emit(detokenizer.finish())
+                printer.finish(done)
+    for index in range(len(requests)):
+        completion = completions[str(index)]
         if as_json:
-            result = {
-                "prompt_token_ids": list(given.token_ids),
-                "token_ids": token_ids,
-                "text": "".join(pieces) if tokenizer is not None else None,
-                "exit_depths": exit_depths,
-                "finish_reason": "stop" if token_ids[-1] in stop_ids else "length",
-            }
-            print(json.dumps(result), flush=True)
-        else:
-            print(flush=True)
+            print(json.dumps(completion.to_json()))
+        if completion.error is not None:
+            logger.error("prompt %d: %s", index, completion.error)
+    logger.info("%s", statistics(llm.engine.stats(), time.perf_counter() - (started or 0.0)))
+    if any(completion.error is not None for completion in completions.values()):
+        raise typer.Exit(1)
 
 
-def check_prompt(
-    token_ids: tuple[int, ...], max_tokens: int, vocab_size: int, max_length: int
-) -> None:
-    """Raises UsageError for a prompt that the model cannot take."""
-    if not token_ids:
-        raise UsageError("the prompt is empty: expected at least one token")
-    if outside := [token for token in token_ids if not 0 <= token < vocab_size]:
-        raise UsageError(f"token ids must be 0 to {vocab_size - 1}; got {outside[0]}")
-    if len(token_ids) + max_tokens > max_length:
-        raise UsageError(
-            f"prompt and output must fit {max_length} positions: "
-            f"{len(token_ids)} + {max_tokens}; shorten the prompt or lower --max-tokens"
-        )
+def statistics(stats: "EngineStats", seconds: float) -> str:
+    """The line at the end of a run."""
+    launches = ", ".join(
+        f"{count} {kind.name.lower()}" for kind, count in stats.num_launches.items() if count
+    )
+    rate = f"{stats.num_output_tokens / seconds:.1f}" if seconds > 0 else "-"
+    return (
+        f"launches: {launches}; rows: {stats.num_rows} real, {stats.num_padded_rows} padded; "
+        f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
+        f"{stats.num_output_tokens} tokens, {rate} tokens/s"
+    )
+
+
+def with_chat_stop(llm: "LLM", params: "SamplingParams") -> "SamplingParams":
+    """The options with the template's end of a turn among the stop ids."""
+    from dataclasses import replace
+
+    if llm.tokenizer is None or params.ignore_eos:
+        return params
+    return replace(params, stop_token_ids=llm.tokenizer.chat_stop_token_ids())
+
+
+def read_standard_input() -> str:
+    """All of standard input, without its final newline."""
+    if sys.stdin.isatty():
+        raise UsageError("no prompt: give PROMPT, --prompt-ids, --requests or standard input")
+    return sys.stdin.read().removesuffix("\n")
+
+
+def parse_token_ids(text: str) -> tuple[int, ...]:
+    """Token ids from "1,2,3"."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--prompt-ids takes whole numbers such as 1,2,3; got {text!r}") from None

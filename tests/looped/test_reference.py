@@ -78,8 +78,9 @@ def test_threshold_one_never_exits_early_even_if_the_gate_saturates(tiny_folder)
     [
         ({"min_loops": 3, "max_loops": 2}, "1 <= min_loops <= max_loops <= 4"),
         ({"max_loops": 5}, "max_loops 5"),
-        ({"mode": "trace"}, "trace is needed"),
-        ({"trace": [4]}, "only there"),
+        ({"mode": "trace"}, "trace option"),
+        ({"trace": [4]}, "for that mode alone"),
+        ({"mode": "random_lookahead"}, "lookahead option"),
     ],
 )
 def test_contradicting_options_are_refused(tiny_folder, options, message):

@@ -1,0 +1,200 @@
+"""The engine: schedule, pack, launch, collect, apply."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import jax
+
+from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
+
+from .engine_config import EngineConfig
+from .errors import UsageError
+from .executables import Executables, all_rungs, ladders_for, reachable_rungs
+from .loading import LoadedModel
+from .memory import MemoryPlan
+from .outputs import Completion, StepOutput, TokenEvent
+from .planning import plan_scheduler, plan_shape
+from .records import EngineStats
+from .requests import build_request
+from .runner import Launched, PackedLaunch, Runner
+from .sampling_params import SamplingParams
+from .steps import Parameters, lookahead_head
+
+logger = logging.getLogger(__name__)
+
+
+class LLMEngine:
+    """Serves requests on one model, one launch a step.
+
+    Args:
+        loaded: model and configuration.
+        config: options.
+        eos_token_ids: ids that end a request unless it ignores them.
+        executables: compiled steps to share with another engine of the same shape.
+
+    Raises:
+        UsageError: options that contradict each other, with the numbers.
+        LoopedError: no memory for a useful KV pool.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig | None = None,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        executables: Executables | None = None,
+    ) -> None:
+        self.config = config or EngineConfig()
+        self.model_config = loaded.config
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._exit_defaults = self.config.exit_defaults(loaded.config.exit_threshold)
+        parameters = Parameters(
+            model=loaded.model,
+            lookahead_head=lookahead_head(loaded.config.hidden_size, self.config.lookahead_seed),
+        )
+        shape = plan_shape(loaded, self.config, parameters)
+        self.scheduler_config = plan_scheduler(self.config, shape)
+        if self.scheduler_config.is_chunk_derived:
+            logger.info(
+                "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
+                shape.chunk_size,
+                self.config.max_num_batched_tokens,
+                self.config.max_num_seqs,
+            )
+        self._ladders = ladders_for(self.scheduler_config)
+        if executables is None:
+            executables = Executables(shape, parameters, backend=self.config.attention_backend)
+        elif (executables.shape, executables.backend) != (shape, self.config.attention_backend):
+            raise UsageError(
+                f"shared executables were compiled for {executables.shape}, this engine needs "
+                f"{shape}"
+            )
+        self.runner = Runner(parameters, executables, self._ladders)
+        self.scheduler = Scheduler(self.scheduler_config, self.runner)
+        self._parameters = parameters
+        self._stats = EngineStats(num_blocks=shape.num_blocks)
+
+    def warm_up(self, prompt_lengths: list[int] | None = None) -> None:
+        """Compiles ahead, so that no request causes a compilation; prints the memory plan.
+
+        Args:
+            prompt_lengths: of all requests that will come, if they are known: only what these
+                can reach is compiled. None compiles every rung.
+        """
+        rungs = (
+            all_rungs(self._ladders)
+            if prompt_lengths is None
+            else reachable_rungs(self._ladders, self.scheduler_config, prompt_lengths)
+        )
+        self.runner.executables.prepare(rungs)
+        logger.info("%s", self.memory_plan)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where memory goes; the workspace is that of the steps compiled so far."""
+        executables = self.runner.executables
+        return MemoryPlan(
+            weights=sum(leaf.nbytes for leaf in jax.tree.leaves(self._parameters)),
+            kv_pool=executables.shape.kv_bytes,
+            prompt_state=executables.shape.prompt_state_bytes,
+            workspace=executables.workspace_bytes,
+        )
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Queues a request.
+
+        Raises:
+            UsageError: it could never run (too long, empty, ids outside the vocabulary, an id in
+                use, conflicting exit options); nothing has changed.
+        """
+        request = build_request(
+            request_id,
+            prompt_token_ids,
+            params,
+            vocab_size=self.model_config.vocab_size,
+            num_planes=self.model_config.num_loops,
+            eos_token_ids=self._eos_token_ids,
+            exit_defaults=self._exit_defaults,
+        )
+        try:
+            self.scheduler.add(request)
+        except RequestError as error:
+            raise UsageError(str(error)) from None
+
+    def abort(self, request_id: str) -> Completion | None:
+        """Ends a request; safe at any moment. Its id may be used again at once.
+
+        Returns:
+            Its completion; None if it is unknown, or in flight, and then a later step brings it.
+        """
+        request = self.scheduler.abort(request_id)
+        return None if request is None else Completion.from_request(request)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether another step may bring something."""
+        return self.scheduler.has_unfinished_requests
+
+    def step(self) -> StepOutput:
+        """Runs one launch; an empty output if nothing can run.
+
+        A launch that fails before the device has it ends its own requests with an error. One that
+        fails later has lost the donated state: every active request ends with an error, and
+        waiting requests go on with a fresh state.
+        """
+        batch = self.scheduler.schedule()
+        if batch is None:
+            return StepOutput()
+        try:
+            packed = self.runner.pack(batch)
+        except Exception as error:  # whatever it is, it concerns this batch alone
+            return self._fail_batch(batch, error)
+        try:
+            launched = self.dispatch(packed)
+            result = self.runner.collect(launched)
+        except Exception as error:  # the state was donated and is gone
+            return self._reset(error)
+        return self._report(self.scheduler.apply(batch, result))
+
+    def dispatch(self, packed: PackedLaunch) -> Launched:
+        """Starts a packed launch and counts it."""
+        launched = self.runner.launch(packed)
+        self._stats.count(self.runner.records[-1])
+        return launched
+
+    def stats(self) -> EngineStats:
+        """Totals since the start and the present load."""
+        return replace(
+            self._stats,
+            num_readbacks=self.runner.reader.num_reads,
+            num_compilations=self.runner.executables.num_compilations,
+            num_waiting=self.scheduler.num_waiting,
+            num_active=self.scheduler.num_active,
+            num_used_blocks=self.scheduler.num_used_blocks,
+        )
+
+    def _fail_batch(self, batch: Batch, error: Exception) -> StepOutput:
+        logger.error("a launch failed before it reached the device", exc_info=error)
+        self._stats.num_failed_launches += 1
+        return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
+
+    def _reset(self, error: Exception) -> StepOutput:
+        logger.error("a launch failed on the device; starting over", exc_info=error)
+        self._stats.num_failed_launches += 1
+        finished = self.scheduler.reset(f"the device state was lost: {error}")
+        self.runner.reset()
+        return self._completed(finished)
+
+    def _report(self, update: StepUpdate) -> StepOutput:
+        self._stats.num_output_tokens += len(update.tokens)
+        output = self._completed(update.finished)
+        return replace(output, tokens=[TokenEvent.from_output(token) for token in update.tokens])
+
+    def _completed(self, finished: list[Request]) -> StepOutput:
+        self._stats.num_cached_prompt_tokens += sum(
+            request.num_cached_tokens for request in finished
+        )
+        return StepOutput(completions=[Completion.from_request(request) for request in finished])

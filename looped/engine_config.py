@@ -1,0 +1,90 @@
+"""Options of an engine, as a user gives them; what is None is worked out when the engine starts."""
+
+from dataclasses import dataclass
+
+from looped.sched import ExitMode, ExitOptions
+
+from .errors import UsageError
+
+KV_DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How one engine schedules, caches and compiles. Sizes in tokens unless said otherwise."""
+
+    policy: str = "separate"
+    """Who runs next: a name from `looped.sched.POLICIES`."""
+    max_num_seqs: int = 16
+    """Requests that may be active at once."""
+    max_num_batched_tokens: int = 256
+    """Rows that a launch may have: the budget."""
+    prefill_chunk_size: int | None = None
+    """Most prompt tokens in an item. None: min(128, budget - max_num_seqs + 1)."""
+    max_model_len: int | None = None
+    """Longest prompt plus output. None: the model's, at most 4096 on CPU and what fits on GPU."""
+    block_size: int = 16
+    """Positions in a KV block."""
+    num_blocks: int | None = None
+    """KV blocks, over all planes. None: from kv_cache_bytes, or from memory."""
+    kv_cache_bytes: int | None = None
+    """Bytes of the KV pool. None: what max_num_seqs long requests need, within memory."""
+    kv_cache_dtype: str | None = None
+    """Type of cached keys and values. None: float32 on CPU, the model's on GPU."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that the engine may fill, weights included."""
+    kv_watermark: int = 0
+    """Blocks, over all planes, kept free at admission while anything is active."""
+    min_coda_batch_size: int = 1
+    """Rows worth an LM-head launch while other tokens are still in the loops."""
+    max_prefill_batches_before_decode: int | None = None
+    """Prompt launches before a ready decode goes first; None: 1, where the policy uses it."""
+    scheduling_policy: str = "fcfs"
+    """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
+    admission_scan_limit: int = 64
+    """Waiting requests looked at in one round of admission."""
+    admission_bypass_limit: int = 8
+    """Later admissions that a blocked request tolerates before all behind it wait."""
+    prefix_caching: bool = True
+    """Share the KV of full prompt blocks between requests with equal prefixes."""
+    incremental_kv: bool = False
+    """Claim KV when it is first written; gains no concurrency until preemption exists."""
+    exit_mode: ExitMode = ExitMode.OURO
+    """Exit rule of requests that name none."""
+    exit_threshold: float | None = None
+    """Threshold of requests that name none; None: the checkpoint's."""
+    min_loops: int | None = None
+    """Fewest loops of requests that name none; None: min(2, max_loops)."""
+    max_loops: int | None = None
+    """Most loops of requests that name none; None: P."""
+    lookahead_seed: int = 0
+    """Seed of the frozen random head of exit mode `random_lookahead`."""
+    attention_backend: str = "xla"
+    """Attention backend, by its name in `looped.pallas_kernels`."""
+
+    def __post_init__(self) -> None:
+        if self.kv_cache_dtype is not None and self.kv_cache_dtype not in KV_DTYPES:
+            raise UsageError(
+                f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}; got {self.kv_cache_dtype!r}"
+            )
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise UsageError(
+                "gpu_memory_utilization must be above 0 and at most 1, "
+                f"got {self.gpu_memory_utilization}"
+            )
+        if self.num_blocks is not None and self.kv_cache_bytes is not None:
+            raise UsageError("num_blocks and kv_cache_bytes both size the KV pool; give one")
+        for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "block_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, got {value}")
+
+    def exit_defaults(self, checkpoint_threshold: float) -> ExitOptions:
+        """What requests inherit for the exit options they leave out."""
+        threshold = self.exit_threshold
+        return ExitOptions(
+            mode=self.exit_mode,
+            threshold=checkpoint_threshold if threshold is None else threshold,
+            min_loops=self.min_loops,
+            max_loops=self.max_loops,
+        )

@@ -1,0 +1,144 @@
+"""Compiled steps, one per launch kind and row bucket, made ahead of time.
+
+An executable is called directly: a wrong shape is an error, never a silent compilation. The set is
+fixed by shapes alone, so engines of equal shape can share one.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from looped.sched import (
+    Ladder,
+    LaunchKind,
+    SchedulerConfig,
+    bucket_for,
+    coda_ladder,
+    policy_named,
+    prefill_ladder,
+    recurrent_ladder,
+)
+
+from .packing import PackedLayout, coda_layout, prefill_layout, recurrent_layout
+from .progress import track
+from .state import DeviceState, StateShape
+from .steps import Parameters, coda, prefill, recurrent
+
+LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
+    LaunchKind.RECURRENT: recurrent_layout,
+    LaunchKind.PREFILL: prefill_layout,
+    LaunchKind.CODA: coda_layout,
+}
+
+Rung = tuple[LaunchKind, int]
+"""A launch kind and its number of rows, padding included."""
+
+
+def ladders_for(config: SchedulerConfig) -> dict[LaunchKind, Ladder]:
+    """Row buckets of each launch kind that the policy uses."""
+    budget = config.max_num_batched_tokens
+    ladders = {
+        LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
+        LaunchKind.CODA: coda_ladder(config.max_num_seqs),
+    }
+    if policy_named(config.policy).runs_all_depths:
+        ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
+    return ladders
+
+
+class Executables:
+    """Compiled steps of one shape of state and parameters.
+
+    Args:
+        shape: sizes of the device state.
+        parameters: only their shapes and types matter.
+        backend: attention backend, by the name `looped.pallas_kernels` has for it.
+    """
+
+    def __init__(self, shape: StateShape, parameters: Parameters, *, backend: str) -> None:
+        self.shape = shape
+        self.backend = backend
+        self.num_compilations = 0
+        leaves, self._tree = jax.tree.flatten(parameters)
+        self._leaf_types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._state_type = jax.eval_shape(lambda: DeviceState.zeros(shape))
+        self._layouts: dict[Rung, PackedLayout[Any]] = {}
+        self._compiled: dict[Rung, Any] = {}
+
+    def layout(self, rung: Rung) -> PackedLayout[Any]:
+        """Where the arrays of such a launch lie in its one upload."""
+        if rung not in self._layouts:
+            kind, num_rows = rung
+            self._layouts[rung] = LAYOUTS[kind](self.shape, num_rows)
+        return self._layouts[rung]
+
+    def get(self, rung: Rung) -> Any:
+        """The executable of a rung, compiled now if it was not prepared."""
+        if rung not in self._compiled:
+            self._compiled[rung] = self._compile(rung)
+            self.num_compilations += 1
+        return self._compiled[rung]
+
+    def prepare(self, rungs: Iterable[Rung]) -> None:
+        """Compiles what is missing of these rungs, with a progress bar on stderr."""
+        missing = [rung for rung in rungs if rung not in self._compiled]
+        for rung in track(missing, "compiling"):
+            self.get(rung)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Largest temporary memory of the executables compiled so far."""
+        analyses = (compiled.memory_analysis() for compiled in self._compiled.values())
+        return max((analysis.temp_size_in_bytes for analysis in analyses), default=0)
+
+    def _compile(self, rung: Rung) -> Any:
+        layout = self.layout(rung)
+        step = self._step(rung[0])
+
+        def call(leaves: list[jax.Array], state: DeviceState, packed: jax.Array) -> Any:
+            return step(jax.tree.unflatten(self._tree, leaves), state, layout.unpack(packed))
+
+        packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
+        traced = jax.jit(call, donate_argnums=1).trace(
+            self._leaf_types, self._state_type, packed_type
+        )
+        return traced.lower().compile()
+
+    def _step(self, kind: LaunchKind) -> Callable[..., Any]:
+        if kind is LaunchKind.CODA:
+            return lambda *arguments: coda(self.shape, *arguments)
+        step = recurrent if kind is LaunchKind.RECURRENT else prefill
+        return lambda *arguments: step(self.shape, self.backend, *arguments)
+
+
+def all_rungs(ladders: dict[LaunchKind, Ladder]) -> list[Rung]:
+    """Every rung of every ladder."""
+    return [(kind, rows) for kind, ladder in ladders.items() for rows in ladder]
+
+
+def reachable_rungs(
+    ladders: dict[LaunchKind, Ladder], config: SchedulerConfig, prompt_lengths: list[int]
+) -> list[Rung]:
+    """The rungs that a closed set of requests can reach, for callers that know theirs.
+
+    Args:
+        ladders: all of the engine's.
+        config: limits of concurrency and chunk.
+        prompt_lengths: tokens of each prompt.
+    """
+    num_seqs = min(len(prompt_lengths), config.max_num_seqs)
+    chunks = sorted((min(length, config.chunk_size) for length in prompt_lengths), reverse=True)
+    num_prompt_rows = sum(chunks[:num_seqs])
+    most_rows = {
+        LaunchKind.RECURRENT: num_prompt_rows + num_seqs,
+        LaunchKind.PREFILL: num_prompt_rows,
+        LaunchKind.CODA: num_seqs,
+    }
+    return [
+        (kind, rows)
+        for kind, ladder in ladders.items()
+        for rows in ladder
+        if rows <= bucket_for(ladder, min(most_rows[kind], ladder[-1]))
+    ]

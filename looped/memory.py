@@ -1,0 +1,116 @@
+"""How much memory goes where, and how many KV blocks that leaves."""
+
+import os
+from dataclasses import dataclass
+
+import jax
+
+from .engine_config import EngineConfig
+from .errors import LoopedError
+from .state import StateShape
+
+CPU_MAX_MODEL_LEN = 4096
+CPU_POOL_SHARE = 4
+"""On a CPU the pool takes at most one part in this many of RAM."""
+COARSE_STEP = 256
+"""GPU pools are rounded down to a multiple of this: free memory differs by a little at every
+start, and a pool that differs by a block misses the compilation cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Bytes of everything that stays on the device."""
+
+    weights: int
+    kv_pool: int
+    prompt_state: int
+    workspace: int
+    """Largest temporary memory of the compiled steps."""
+
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.weights,
+            "KV pool": self.kv_pool,
+            "prompt state": self.prompt_state,
+            "workspace": self.workspace,
+        }
+        listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
+        return f"memory plan (bytes): {listed}; in all {sum(parts.values()):,}"
+
+
+def blocks_for_requests(shape: StateShape) -> int:
+    """Blocks with which max_num_seqs requests of max_model_len never wait for KV."""
+    return shape.max_num_seqs * shape.config.num_loops * shape.blocks_per_seq
+
+
+def blocks_on_cpu(config: EngineConfig, shape: StateShape) -> int:
+    """Size of a CPU's pool: what is asked for, else a quarter of RAM, else what requests need.
+
+    Args:
+        config: explicit sizes.
+        shape: `num_blocks` of it is not read.
+
+    Raises:
+        LoopedError: when not even one request of max_model_len fits into kv_cache_bytes.
+    """
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_cache_bytes is not None:
+        return _blocks_in(config.kv_cache_bytes, shape, "kv_cache_bytes")
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(ram // CPU_POOL_SHARE // shape.block_bytes, blocks_for_requests(shape))
+
+
+def blocks_on_gpu(
+    config: EngineConfig, shape: StateShape, *, bytes_limit: int, bytes_in_use: int, workspace: int
+) -> int:
+    """Size of a GPU's pool: what is asked for, else what is left of the allowed share.
+
+    Args:
+        config: explicit sizes and the share.
+        shape: `num_blocks` of it is not read.
+        bytes_limit: memory of the device that JAX may use.
+        bytes_in_use: what is taken already, the weights among it.
+        workspace: temporary memory of the largest step.
+
+    Raises:
+        LoopedError: when nothing useful is left.
+    """
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_cache_bytes is not None:
+        return _blocks_in(config.kv_cache_bytes, shape, "kv_cache_bytes")
+    allowed = int(bytes_limit * config.gpu_memory_utilization)
+    left = allowed - bytes_in_use - workspace - shape.prompt_state_bytes
+    num_blocks = min(max(left, 0) // shape.block_bytes, blocks_for_requests(shape))
+    if num_blocks > COARSE_STEP:
+        num_blocks -= num_blocks % COARSE_STEP
+    return _check_useful(num_blocks, shape, "the memory that gpu_memory_utilization leaves")
+
+
+def device_memory(device: jax.Device) -> tuple[int, int]:
+    """Bytes that JAX may use on a GPU and bytes in use now.
+
+    Raises:
+        LoopedError: when the platform does not say.
+    """
+    stats = device.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        raise LoopedError(
+            f"{device} does not report its memory; size the KV pool with --kv-cache-bytes"
+        )
+    return stats["bytes_limit"], stats["bytes_in_use"]
+
+
+def _blocks_in(num_bytes: int, shape: StateShape, what: str) -> int:
+    return _check_useful(num_bytes // shape.block_bytes, shape, f"{what} = {num_bytes:,}")
+
+
+def _check_useful(num_blocks: int, shape: StateShape, what: str) -> int:
+    planes = shape.config.num_loops
+    if num_blocks < planes:
+        raise LoopedError(
+            f"{what} holds {num_blocks} KV blocks of {shape.block_bytes:,} bytes; "
+            f"at least {planes} are needed, one for each plane"
+        )
+    return num_blocks

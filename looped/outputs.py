@@ -1,0 +1,93 @@
+"""What the engine tells its users: tokens as they come, and finished requests."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from looped.sched import FinishReason, Request, TokenOutput
+
+from .requests import RequestSampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenEvent:
+    """One new token of one request."""
+
+    request_id: str
+    output_index: int
+    token_id: int
+    logprob: float
+    """Log-probability under the raw logits, float32."""
+    exit_depth: int
+    """Loops executed for it, 1-based; the first token's is P."""
+
+    @classmethod
+    def from_output(cls, output: TokenOutput) -> "TokenEvent":
+        return cls(
+            request_id=output.request.request_id,
+            output_index=output.output_index,
+            token_id=output.token_id,
+            logprob=output.logprob,
+            exit_depth=output.exit_depth,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """A finished request."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    """Emitted tokens; the one that stopped the request is the last of them."""
+    exit_depths: tuple[int, ...]
+    """Loops executed for each token, 1-based."""
+    logprobs: tuple[float, ...]
+    """Raw log-probability of each token."""
+    finish_reason: FinishReason
+    error: str | None
+    """What went wrong, with finish_reason `error`."""
+    seed: int
+    """Seed of its draws, also where none was asked for."""
+    num_cached_tokens: int
+    """Prompt tokens that the prefix cache held."""
+    text: str | None = None
+    """Decoded tokens; None where there is no tokenizer."""
+
+    @classmethod
+    def from_request(cls, request: Request) -> "Completion":
+        assert request.finish_reason is not None
+        assert isinstance(request.payload, RequestSampling)
+        return cls(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=tuple(request.output_token_ids),
+            exit_depths=tuple(request.exit_depths),
+            logprobs=tuple(request.logprobs),
+            finish_reason=request.finish_reason,
+            error=request.error,
+            seed=request.payload.seed,
+            num_cached_tokens=request.num_cached_tokens,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `looped generate --json` prints."""
+        return {
+            "request_id": self.request_id,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "token_ids": list(self.token_ids),
+            "text": self.text,
+            "exit_depths": list(self.exit_depths),
+            "logprobs": list(self.logprobs),
+            "finish_reason": self.finish_reason.value,
+            "error": self.error,
+            "seed": self.seed,
+            "num_cached_tokens": self.num_cached_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one engine step brought."""
+
+    tokens: list[TokenEvent] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)

@@ -1,0 +1,82 @@
+"""What happened: one record a launch, and running totals."""
+
+from dataclasses import dataclass, field
+
+from looped.sched import ItemKind, LaunchKind
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """One item of a launch."""
+
+    request_id: str
+    kind: ItemKind
+    depth: int
+    """Depth that ran (first); in a coda, the last one that had run."""
+    first_position: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """One launch, as it was sent to the device."""
+
+    index: int
+    """Launches of this engine before it."""
+    kind: LaunchKind
+    bucket: int
+    """Rows of the executable."""
+    num_rows: int
+    """Real rows among them."""
+    num_passes: int
+    """Depths that ran; in a coda 0."""
+    runs_gate: bool
+    num_readbacks: int
+    """1 if the host reads the launch, else 0."""
+    items: tuple[ItemRecord, ...]
+
+    @property
+    def num_padded_rows(self) -> int:
+        return self.bucket - self.num_rows
+
+    @property
+    def token_loops(self) -> int:
+        """Rows times passes over the layers: the work of the launch."""
+        return self.num_rows * self.num_passes
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether prompt rows and decode rows shared it."""
+        return len({item.kind for item in self.items}) == 2
+
+
+@dataclass(kw_only=True, slots=True)
+class EngineStats:
+    """Running totals of one engine; `LLMEngine.stats` returns a copy."""
+
+    num_launches: dict[LaunchKind, int] = field(
+        default_factory=lambda: dict.fromkeys(LaunchKind, 0)
+    )
+    num_mixed_launches: int = 0
+    num_rows: int = 0
+    num_padded_rows: int = 0
+    num_readbacks: int = 0
+    num_uploads: int = 0
+    """Host-to-device transfers; one a launch."""
+    num_compilations: int = 0
+    num_output_tokens: int = 0
+    num_cached_prompt_tokens: int = 0
+    """Prompt tokens that the prefix cache held at admission, over finished requests."""
+    num_failed_launches: int = 0
+    num_waiting: int = 0
+    num_active: int = 0
+    num_used_blocks: int = 0
+    num_blocks: int = 0
+
+    def count(self, record: LaunchRecord) -> None:
+        """Adds one launch."""
+        self.num_launches[record.kind] += 1
+        self.num_mixed_launches += record.is_mixed
+        self.num_rows += record.num_rows
+        self.num_padded_rows += record.num_padded_rows
+        self.num_uploads += 1

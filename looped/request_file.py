@@ -1,0 +1,115 @@
+"""Requests from files: one JSON object a line, and recorded exit depths."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from looped.sched import ExitMode, ExitOptions
+
+from .errors import UsageError
+from .llm import GenerationRequest
+from .sampling_params import SamplingParams
+
+SAMPLING_KEYS = frozenset(
+    {"max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos", "priority"}
+)
+EXIT_KEYS = {
+    "exit_mode": "mode",
+    "exit_threshold": "threshold",
+    "min_loops": "min_loops",
+    "max_loops": "max_loops",
+    "exit_trace": "trace",
+}
+PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "stop_token_ids"})
+
+
+def read_requests(
+    path: Path, defaults: SamplingParams, encode: Callable[[str], Sequence[int]]
+) -> list[GenerationRequest]:
+    """Reads a JSONL file: `prompt` or `prompt_token_ids`, and any options of its own.
+
+    Args:
+        path: the file; empty lines are skipped.
+        defaults: options that a request does not name.
+        encode: turns a text prompt into token ids.
+
+    Raises:
+        UsageError: with the line's number, for anything that is not a request.
+    """
+    requests = []
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            requests.append(_parse(json.loads(line), defaults, encode))
+        except (json.JSONDecodeError, TypeError, ValueError, UsageError) as error:
+            raise UsageError(f"{path}, line {number}: {error}") from None
+    if not requests:
+        raise UsageError(f"{path} holds no request")
+    return requests
+
+
+def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
+    """Reads recorded exit depths: a JSON list with one list of integers per prompt, in order."""
+    try:
+        traces = json.loads(_read(path))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    is_right = isinstance(traces, list) and all(
+        isinstance(trace, list) and all(type(depth) is int for depth in trace) for trace in traces
+    )
+    if not is_right:
+        raise UsageError(f"{path}: expected a list with one list of integers per prompt")
+    if len(traces) != num_prompts:
+        raise UsageError(f"{path} holds {len(traces)} traces for {num_prompts} prompts")
+    return [tuple(trace) for trace in traces]
+
+
+def with_trace(request: GenerationRequest, trace: tuple[int, ...]) -> GenerationRequest:
+    """The request with its exits replayed from a trace."""
+    params = replace(request.params, exit=replace(request.params.exit, trace=trace))
+    return replace(request, params=params)
+
+
+def _parse(
+    values: Any, defaults: SamplingParams, encode: Callable[[str], Sequence[int]]
+) -> GenerationRequest:
+    if not isinstance(values, dict):
+        raise UsageError(f"expected a JSON object, got {type(values).__name__}")
+    known = PROMPT_KEYS | SAMPLING_KEYS | EXIT_KEYS.keys()
+    if unknown := sorted(values.keys() - known):
+        raise UsageError(f"unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if ("prompt" in values) == ("prompt_token_ids" in values):
+        raise UsageError("give either prompt or prompt_token_ids")
+    token_ids = (
+        encode(values["prompt"]) if "prompt" in values else _integers(values, "prompt_token_ids")
+    )
+    exit_values = {EXIT_KEYS[key]: values[key] for key in EXIT_KEYS if key in values}
+    if "mode" in exit_values:
+        exit_values["mode"] = ExitMode(exit_values["mode"])
+    if "trace" in exit_values:
+        exit_values["trace"] = _integers(values, "exit_trace")
+    options: dict[str, Any] = {key: values[key] for key in SAMPLING_KEYS if key in values}
+    if "stop_token_ids" in values:
+        options["stop_token_ids"] = frozenset(_integers(values, "stop_token_ids"))
+    if exit_values:
+        # A trace takes no other exit option, so it does not inherit any either.
+        inherited = ExitOptions() if "trace" in exit_values else defaults.exit
+        options["exit"] = replace(inherited, **exit_values)
+    return GenerationRequest(prompt_token_ids=tuple(token_ids), params=replace(defaults, **options))
+
+
+def _integers(values: dict[str, Any], key: str) -> tuple[int, ...]:
+    listed = values[key]
+    if not isinstance(listed, list) or not all(type(value) is int for value in listed):
+        raise UsageError(f"{key} must be a list of integers")
+    return tuple(listed)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None

@@ -1,0 +1,243 @@
+"""What can go wrong in a running engine, and what must survive it."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engines import SMALL, check_idle, complete, drain, loaded_model, make_engine, run_params
+
+from looped.engine import LLMEngine
+from looped.errors import LoopedError, UsageError
+from looped.loading import load_folder
+from looped.runner import Runner
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitMode, ExitOptions, FinishReason, LaunchKind
+
+
+class InjectedError(Exception):
+    """Raised by these tests inside the engine."""
+
+
+def fail_once(monkeypatch, method, when):
+    """Makes a Runner method raise the first time `when(argument)` holds."""
+    original, state = getattr(Runner, method), {"has_failed": False}
+
+    def maybe_fail(runner, argument):
+        if not state["has_failed"] and when(argument):
+            state["has_failed"] = True
+            raise InjectedError(f"injected into {method}")
+        return original(runner, argument)
+
+    monkeypatch.setattr(Runner, method, maybe_fail)
+    return state
+
+
+def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, monkeypatch):
+    runs = square_golden.runs[:4]
+    engine = make_engine(square_golden.folder)
+    # The first launch carries the first two prompts' chunks; the third request fits no more.
+    for index, run in enumerate(runs[:2]):
+        engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
+    for _ in range(6):
+        engine.step()
+    state = fail_once(
+        monkeypatch,
+        "pack",
+        lambda batch: {item.request.request_id for item in batch.items} == {"late"},
+    )
+    engine.add_request("late", [7, 7, 7], SamplingParams(max_tokens=3))
+    completions = drain(engine)
+    assert state["has_failed"]
+    assert completions["late"].finish_reason is FinishReason.ERROR
+    assert "injected into pack" in completions["late"].error
+    for index, run in enumerate(runs[:2]):
+        assert list(completions[str(index)].token_ids) == run["token_ids"]
+    assert engine.stats().num_failed_launches == 1
+
+
+@pytest.mark.parametrize("method", ["launch", "collect"])
+def test_a_failure_on_the_device_ends_active_requests_and_waiting_ones_go_on(
+    square_golden, monkeypatch, method
+):
+    engine = make_engine(square_golden.folder, max_num_seqs=2)
+    engine.warm_up()
+    compiled = engine.stats().num_compilations
+    state = fail_once(monkeypatch, method, lambda _: len(engine.runner.records) == 9)
+    runs = square_golden.runs[:5]
+    for index, run in enumerate(runs):
+        engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
+    completions = drain(engine)
+    assert state["has_failed"]
+    failed = [index for index in range(5) if completions[str(index)].error]
+    assert failed == [0, 1]
+    assert "device state was lost" in completions["0"].error
+    for index in range(2, 5):
+        assert list(completions[str(index)].token_ids) == runs[index]["token_ids"]
+    assert engine.stats().num_compilations == compiled
+    assert engine.stats().num_failed_launches == 1
+
+
+def test_a_real_executable_that_fails_leaves_its_inputs_deleted_and_the_engine_usable(
+    square_golden,
+):
+    engine = make_engine(square_golden.folder)
+    run = square_golden.runs[0]
+    engine.add_request("a", square_golden.prompts[run["prompt"]], run_params(run))
+    engine.step()
+    engine.runner.state.key_pool.delete()
+    assert "a" in drain(engine)
+    engine.add_request("b", square_golden.prompts[run["prompt"]], run_params(run))
+    assert list(drain(engine)["b"].token_ids) == run["token_ids"]
+
+
+def poisoned_model(folder):
+    """The tiny model with a NaN in the embedding of token 13."""
+    loaded = load_folder(folder)
+    embedding = loaded.model.embedding.weight
+    embedding[...] = embedding[...].at[13].set(jnp.nan)
+    return loaded
+
+
+def test_non_finite_logits_end_the_request_and_withdraw_what_it_published(tiny_folder):
+    shared = make_engine(tiny_folder)
+    engine = LLMEngine(
+        poisoned_model(tiny_folder), shared.config, executables=shared.runner.executables
+    )
+    prompt = [13] + [5] * 40
+    engine.add_request("bad", prompt, SamplingParams(max_tokens=4))
+    engine.add_request("good", [1, 2, 3] + [5] * 40, SamplingParams(max_tokens=4))
+    completions = drain(engine)
+    assert completions["bad"].finish_reason is FinishReason.ERROR
+    assert "finite" in completions["bad"].error
+    assert completions["bad"].token_ids == ()
+    assert completions["good"].error is None
+    engine.add_request("again", prompt, SamplingParams(max_tokens=4))
+    assert drain(engine)["again"].num_cached_tokens == 0
+    engine.add_request("good again", [1, 2, 3] + [5] * 40, SamplingParams(max_tokens=4))
+    assert drain(engine)["good again"].num_cached_tokens > 0
+
+
+def test_an_abort_at_any_step_frees_everything_and_disturbs_nobody(square_golden):
+    run = square_golden.runs[0]
+    prompt = square_golden.prompts[run["prompt"]]
+    for step in range(0, 40, 3):
+        engine = make_engine(square_golden.folder)
+        engine.add_request("keep", prompt, run_params(run))
+        engine.add_request("drop", list(range(50)), SamplingParams(max_tokens=30))
+        for _ in range(step):
+            engine.step()
+        dropped = engine.abort("drop")
+        if dropped is not None:
+            assert dropped.finish_reason is FinishReason.ABORT
+        # The id is free at once.
+        engine.add_request("drop", prompt, run_params(run))
+        completions = drain(engine)
+        assert list(completions["keep"].token_ids) == run["token_ids"]
+        assert list(completions["drop"].token_ids) == run["token_ids"]
+
+
+def test_blocks_freed_by_one_of_three_requests_may_be_poisoned(square_golden):
+    """Finish the middle of three requests at different depths, then fill its blocks with NaN."""
+    engine = make_engine(square_golden.folder, prefix_caching=False)
+    runs = [run for run in square_golden.runs if run["mode"] == "trace"][:3]
+    for index, run in enumerate(runs):
+        engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
+    for _ in range(12):
+        engine.step()
+    middle = engine.scheduler.unfinished_request("1")
+    blocks = sorted({block for table in middle.block_tables for block in table})
+    assert blocks
+    assert engine.abort("1") is not None
+    shape = engine.runner.executables.shape
+    everywhere = np.concatenate(
+        [np.array(blocks) + layer * shape.num_blocks for layer in range(shape.config.num_layers)]
+    )
+    engine.runner._state = replace(
+        engine.runner.state,
+        key_pool=engine.runner.state.key_pool.at[everywhere].set(jnp.nan),
+        value_pool=engine.runner.state.value_pool.at[everywhere].set(jnp.nan),
+    )
+    completions = drain(engine)
+    for index in (0, 2):
+        assert list(completions[str(index)].token_ids) == runs[index]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([], {}, "at least one prompt token"),
+        ([1, 512], {}, "token ids in 0..511, got 512"),
+        ([-1], {}, "token ids in 0..511, got -1"),
+        ([1] * 90, {"max_tokens": 10}, "90 \\+ 10 > 96"),
+        ([1], {"exit": ExitOptions(max_loops=5)}, "max_loops must be in 1..4"),
+        ([1], {"exit": ExitOptions(min_loops=0)}, "min_loops must be in 1..4"),
+        ([1], {"exit": ExitOptions(min_loops=3, max_loops=2)}, "min_loops must be in 1..2"),
+        ([1], {"exit": ExitOptions(threshold=1.5)}, "threshold must be in \\[0, 1\\]"),
+        ([1], {"exit": ExitOptions(mode=ExitMode.TRACE)}, "needs a trace"),
+        ([1], {"exit": ExitOptions(trace=(3, 1))}, "must begin with 4"),
+        ([1], {"exit": ExitOptions(trace=(4, 5))}, "entry 1 must be in 1..4"),
+        ([1], {"exit": ExitOptions(trace=(4,), threshold=0.5)}, "takes no threshold"),
+        ([1], {"exit": ExitOptions(trace=(4,), mode=ExitMode.OURO)}, "exit mode trace"),
+    ],
+)
+def test_a_request_that_can_never_run_is_refused_and_the_queue_is_unharmed(
+    square_golden, prompt, options, message
+):
+    engine = make_engine(square_golden.folder)
+    run = square_golden.runs[0]
+    engine.add_request("before", square_golden.prompts[run["prompt"]], run_params(run))
+    with pytest.raises(UsageError, match=message):
+        engine.add_request("refused", prompt, SamplingParams(**options))
+    assert list(drain(engine)["before"].token_ids) == run["token_ids"]
+
+
+def test_an_id_in_use_and_a_request_larger_than_the_pool_are_refused(tiny_folder):
+    engine = make_engine(tiny_folder, num_blocks=4 * 2)
+    engine.add_request("a", [1], SamplingParams(max_tokens=2))
+    with pytest.raises(UsageError, match="an id of its own"):
+        engine.add_request("a", [1], SamplingParams(max_tokens=2))
+    with pytest.raises(UsageError, match="at most 8 KV blocks"):
+        engine.add_request("b", [1] * 40, SamplingParams(max_tokens=2))
+    drain(engine)
+
+
+def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tiny_folder):
+    engine = make_engine(tiny_folder, num_blocks=4 * 5, prefix_caching=False)
+    completions = complete(engine, [[1] * 40, [2] * 40], [SamplingParams(max_tokens=8)] * 2)
+    assert [len(done.token_ids) for done in completions] == [8, 8]
+    check_idle(engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_num_batched_tokens": 4}, "max_num_batched_tokens must be >= max_num_seqs"),
+        ({"prefill_chunk_size": 33}, "33 is not in 1..32"),
+        ({"min_coda_batch_size": 9}, "min_coda_batch_size must be <= max_num_seqs"),
+        ({"policy": "fastest"}, "atomic"),
+        ({"max_model_len": 5000}, "at most the model's 4096"),
+        ({"kv_cache_bytes": 10, "num_blocks": None}, "holds 0 KV blocks"),
+        ({"attention_backend": "magic"}, "xla"),
+    ],
+)
+def test_engine_options_that_contradict_are_refused_with_numbers(tiny_folder, options, message):
+    with pytest.raises(LoopedError, match=message):
+        LLMEngine(loaded_model(tiny_folder), replace(SMALL, **options))
+
+
+def test_lengths_that_do_not_fill_a_block_are_right_together_and_alone(tiny_folder):
+    prompts, params = [[1] * 5, [2] * 7], [SamplingParams(max_tokens=20)] * 2
+    together = complete(make_engine(tiny_folder), prompts, params)
+    for prompt, options, crowd in zip(prompts, params, together, strict=True):
+        (alone,) = complete(make_engine(tiny_folder), [prompt], [options])
+        assert alone.token_ids == crowd.token_ids
+
+
+def test_every_launch_kind_that_a_policy_uses_is_counted(tiny_folder):
+    engine = make_engine(tiny_folder, policy="atomic")
+    complete(engine, [[1] * 20], [SamplingParams(max_tokens=4)])
+    launches = engine.stats().num_launches
+    assert launches[LaunchKind.PREFILL] == 2
+    assert launches[LaunchKind.RECURRENT] == 3 * 4
+    assert launches[LaunchKind.CODA] == 4

@@ -1,0 +1,148 @@
+"""The engine says what the oracle says: every golden run, under every policy and cache option."""
+
+import numpy as np
+import pytest
+from engines import complete, drain, loaded_model, make_engine, run_params
+
+from looped.engine import lookahead_head
+from looped.reference import generate
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitMode, ExitOptions
+
+POLICIES = ("atomic", "separate")
+
+
+def assert_goldens(golden, completions):
+    wrong = [
+        {key: run[key] for key in ("prompt", "mode", "threshold")}
+        for run, completion in zip(golden.runs, completions, strict=True)
+        if list(completion.token_ids) != run["token_ids"]
+        or list(completion.exit_depths) != run["exit_depths"]
+    ]
+    assert not wrong
+
+
+def all_at_once(golden, **options):
+    engine = make_engine(golden.folder, **options)
+    prompts = [golden.prompts[run["prompt"]] for run in golden.runs]
+    completions = complete(engine, prompts, [run_params(run) for run in golden.runs])
+    assert_goldens(golden, completions)
+    return engine
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chunk", [1, 3, 7, 16, "all"])
+def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
+    sizes = (
+        {"prefill_chunk_size": 64, "max_num_batched_tokens": 96}
+        if chunk == "all"
+        else {"prefill_chunk_size": chunk}
+    )
+    engine = all_at_once(golden, policy=policy, **sizes)
+    kinds = {kind.name for kind, count in engine.stats().num_launches.items() if count}
+    assert kinds == {"RECURRENT", "CODA"} | ({"PREFILL"} if policy == "atomic" else set())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_prompts_one_by_one(golden, policy):
+    engine = make_engine(golden.folder, policy=policy, prefix_caching=False)
+    completions = []
+    for run in golden.runs[:: 1 if policy == "separate" else 3]:
+        engine.add_request("only", golden.prompts[run["prompt"]], run_params(run))
+        completions.append((run, drain(engine)["only"]))
+    for run, completion in completions:
+        assert list(completion.token_ids) == run["token_ids"]
+        assert list(completion.exit_depths) == run["exit_depths"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("incremental_kv", [True, False])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, block_size):
+    engine = all_at_once(
+        golden,
+        policy=policy,
+        prefix_caching=prefix_caching,
+        incremental_kv=incremental_kv,
+        block_size=block_size,
+        num_blocks=4 * 8 * 96 // block_size,
+    )
+    assert (engine.stats().num_cached_prompt_tokens > 0) == prefix_caching
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, policy):
+    all_at_once(
+        golden, policy=policy, scheduling_policy="priority", num_blocks=4 * 14, kv_watermark=4
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_random_lookahead_leaves_where_the_reference_leaves(golden, policy):
+    loaded = loaded_model(golden.folder)
+    head = lookahead_head(loaded.config.hidden_size, seed=3)
+    thresholds = (0.3, 0.5, 0.7)
+    engine = make_engine(golden.folder, policy=policy, lookahead_seed=3)
+    prompts, params, expected = [], [], []
+    for prompt in golden.prompts[:4]:
+        for threshold in thresholds:
+            for min_loops in (1, 3):
+                prompts.append(prompt)
+                params.append(
+                    SamplingParams(
+                        max_tokens=12,
+                        exit=ExitOptions(
+                            mode=ExitMode.RANDOM_LOOKAHEAD,
+                            threshold=threshold,
+                            min_loops=min_loops,
+                        ),
+                    )
+                )
+                expected.append(
+                    list(
+                        generate(
+                            loaded.model,
+                            prompt,
+                            max_tokens=12,
+                            mode="random_lookahead",
+                            threshold=threshold,
+                            min_loops=min_loops,
+                            lookahead_head=head,
+                        )
+                    )
+                )
+    for completion, tokens in zip(complete(engine, prompts, params), expected, strict=True):
+        assert list(completion.exit_depths) == [token.exit_depth for token in tokens]
+        assert list(completion.token_ids) == [token.token_id for token in tokens]
+    depths = {depth for tokens in expected for token in tokens for depth in [token.exit_depth]}
+    assert depths == {2, 3, 4}
+
+
+def test_num_loops_one_to_four_share_a_batch_and_equal_themselves_alone(square_golden):
+    params = [
+        SamplingParams(max_tokens=10, exit=ExitOptions(max_loops=loops, min_loops=1, threshold=1.0))
+        for loops in (1, 2, 3, 4)
+    ]
+    prompts = [square_golden.prompts[2]] * 4
+    together = complete(make_engine(square_golden.folder), prompts, params)
+    for prompt, options, crowd in zip(prompts, params, together, strict=True):
+        (alone,) = complete(make_engine(square_golden.folder), [prompt], [options])
+        assert crowd.token_ids == alone.token_ids
+        assert set(crowd.exit_depths[1:]) == {options.exit.max_loops}
+
+
+def test_every_logprob_is_that_of_the_raw_logits(square_golden):
+    run = square_golden.runs[0]
+    prompt = square_golden.prompts[run["prompt"]]
+    (completion,) = complete(make_engine(square_golden.folder), [prompt], [run_params(run)])
+    tokens = generate(
+        loaded_model(square_golden.folder).model,
+        prompt,
+        max_tokens=len(run["token_ids"]),
+        max_loops=run["max_loops"],
+    )
+    for got, token in zip(completion.logprobs, tokens, strict=True):
+        logits = token.logits.astype(np.float64)
+        want = logits[token.token_id] - np.log(np.sum(np.exp(logits)))
+        assert got == pytest.approx(want, abs=1e-4)

@@ -1,0 +1,121 @@
+"""`LLM`: prompts in, completions out, in order, whatever finishes first."""
+
+import pytest
+
+from looped import LLM, SamplingParams, UsageError
+from looped.engine_config import EngineConfig
+from looped.sched import ExitOptions, FinishReason
+
+OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
+
+
+@pytest.fixture(scope="module")
+def llm(request):
+    folder = request.getfixturevalue("tiny_folder")
+    return LLM(str(folder), **OPTIONS)
+
+
+def test_completions_come_in_the_order_of_the_prompts(llm):
+    prompts = ["hello", [5, 6, 7], "the quick brown fox", [9]]
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (9, 2, 5, 1)]
+    completions = llm.generate(prompts, params, show_progress=False)
+    assert [len(done.token_ids) for done in completions] == [9, 2, 5, 1]
+    assert completions[0].prompt_token_ids == tuple(llm.tokenizer.encode("hello"))
+    assert completions[1].prompt_token_ids == (5, 6, 7)
+    for done in completions:
+        assert done.text == llm.tokenizer.decode(done.token_ids)
+        assert len(done.exit_depths) == len(done.logprobs) == len(done.token_ids)
+        assert done.finish_reason is FinishReason.LENGTH
+
+
+def test_a_batch_equals_its_prompts_one_by_one(llm):
+    prompts = [[index, 2, 3] for index in range(7)]
+    params = SamplingParams(max_tokens=6, exit=ExitOptions(threshold=0.5, min_loops=1))
+    together = llm.generate(prompts, params, show_progress=False)
+    for prompt, done in zip(prompts, together, strict=True):
+        (alone,) = llm.generate([prompt], params, show_progress=False)
+        assert (alone.token_ids, alone.exit_depths) == (done.token_ids, done.exit_depths)
+
+
+def test_stop_token_ids_end_a_request_and_are_its_last_token(llm, square_golden):
+    run = square_golden.runs[0]
+    stop = run["token_ids"][4]
+    params = SamplingParams(
+        max_tokens=20,
+        stop_token_ids=frozenset({stop}),
+        ignore_eos=True,
+        exit=ExitOptions(max_loops=1),
+    )
+    (done,) = llm.generate([square_golden.prompts[run["prompt"]]], params, show_progress=False)
+    assert list(done.token_ids) == run["token_ids"][: run["token_ids"].index(stop) + 1]
+    assert done.finish_reason is FinishReason.STOP
+
+
+def test_the_models_end_of_sequence_stops_unless_ignored(tiny_folder, square_golden):
+    run = square_golden.runs[0]
+    prompt = square_golden.prompts[run["prompt"]]
+    stopping = LLM(str(tiny_folder), eos_token_ids=[run["token_ids"][2]], **OPTIONS)
+    exit_options = ExitOptions(max_loops=1)
+    (stopped,) = stopping.generate(
+        [prompt], SamplingParams(max_tokens=9, exit=exit_options), show_progress=False
+    )
+    (ignoring,) = stopping.generate(
+        [prompt],
+        SamplingParams(max_tokens=9, ignore_eos=True, exit=exit_options),
+        show_progress=False,
+    )
+    assert list(stopped.token_ids) == run["token_ids"][:3]
+    assert list(ignoring.token_ids) == run["token_ids"][:9]
+
+
+def test_one_refused_prompt_means_that_none_has_run(llm):
+    launches = len(llm.engine.runner.records)
+    with pytest.raises(UsageError, match="request '1'"):
+        llm.generate([[1, 2], [600]], show_progress=False)
+    assert len(llm.engine.runner.records) == launches
+    assert not llm.engine.has_unfinished_requests()
+
+
+def test_leaving_a_run_early_aborts_the_rest(llm):
+    from looped.llm import GenerationRequest
+
+    request = GenerationRequest(prompt_token_ids=(1, 2), params=SamplingParams(max_tokens=30))
+    for output in llm.run([request] * 3):
+        if output.tokens:
+            break
+    del output
+    import gc
+
+    gc.collect()
+    assert not llm.engine.has_unfinished_requests()
+    assert llm.engine.stats().num_used_blocks == 0
+
+
+def test_repeated_prompts_come_from_the_prefix_cache(llm):
+    prompt = list(range(100, 150))
+    first, second = (
+        llm.generate([prompt], SamplingParams(max_tokens=4), show_progress=False)[0]
+        for _ in range(2)
+    )
+    assert first.num_cached_tokens == 0
+    assert second.num_cached_tokens == 48
+    assert first.token_ids == second.token_ids
+
+
+def test_wrong_numbers_of_options_and_unknown_options_are_refused(llm, tiny_folder):
+    with pytest.raises(UsageError, match="options for 2 prompts, got 1"):
+        llm.generate([[1], [2]], [SamplingParams()])
+    with pytest.raises(UsageError, match="max_sequences"):
+        LLM(str(tiny_folder), max_sequences=3)
+    with pytest.raises(UsageError, match="not both"):
+        LLM(str(tiny_folder), config=EngineConfig(), max_num_seqs=3)
+
+
+def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):
+    shallow = LLM(str(tiny_folder), num_loops=2, **OPTIONS)
+    (done,) = shallow.generate([[1, 2, 3]], SamplingParams(max_tokens=5), show_progress=False)
+    assert set(done.exit_depths) == {2}
+    assert shallow.engine.scheduler_config.num_planes == 2
+    assert shallow.engine.runner.executables.shape.config.num_loops == 2
+    with pytest.raises(UsageError, match=r"max_loops must be in 1\.\.2"):
+        shallow.generate([[1]], SamplingParams(exit=ExitOptions(max_loops=3)))

@@ -1,0 +1,194 @@
+"""Sampling on the device against a plain NumPy sampler on the same logits and the same noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engines import complete, loaded_model, make_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looped.errors import UsageError
+from looped.reference import generate
+from looped.sampler import SamplingRows, keep_top_k, keep_top_p, raw_logprobs, sample
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitOptions
+
+VOCAB = 64
+ROWS = 8
+
+
+def sampling_rows(options):
+    """`SamplingRows` of (temperature, top_k, top_p, seed, output_index) tuples."""
+    temperature, top_k, top_p, seed, output_index = zip(*options, strict=True)
+    return SamplingRows(
+        temperature=jnp.asarray(temperature, jnp.float32),
+        top_k=jnp.asarray(top_k, jnp.int32),
+        top_p=jnp.asarray(top_p, jnp.float32),
+        seed=jnp.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], jnp.uint32),
+        output_index=jnp.asarray(output_index, jnp.int32),
+    )
+
+
+def noise_of(seed, output_index, size=VOCAB):
+    """Gumbel noise of sample 0 of a request, by the formula of the contract."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), output_index)
+    return np.asarray(jax.random.gumbel(key, (size,)))
+
+
+def numpy_kept(logits, top_k, top_p):
+    """Which tokens a plain sorted sampler keeps; ties with the last kept one stay."""
+    kept = logits >= np.sort(logits)[::-1][min(top_k, logits.size) - 1]
+    if top_p < 1.0:
+        weights = np.where(kept, np.exp(logits - logits.max(), dtype=np.float64), 0.0)
+        order = np.argsort(-logits, kind="stable")
+        reached = np.cumsum(weights[order] / weights.sum())
+        last = order[min(np.searchsorted(reached, top_p), logits.size - 1)]
+        kept &= logits >= logits[last]
+    return kept
+
+
+def numpy_sample(logits, temperature, top_k, top_p, seed, output_index):
+    if temperature == 0:
+        return int(logits.argmax())
+    scaled = (logits / np.float32(temperature)).astype(np.float32)
+    kept = numpy_kept(scaled, top_k, top_p)
+    return int(np.where(kept, scaled + noise_of(seed, output_index, logits.size), -np.inf).argmax())
+
+
+jitted_sample = jax.jit(sample)
+
+option = st.tuples(
+    st.sampled_from([0.0, 0.3, 1.0, 2.5]),
+    st.integers(1, VOCAB),
+    st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 100),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(options=st.lists(option, min_size=ROWS, max_size=ROWS), logit_seed=st.integers(0, 2**31))
+def test_every_row_equals_a_plain_numpy_sampler(options, logit_seed):
+    logits = np.random.default_rng(logit_seed).normal(0, 3, (ROWS, VOCAB)).astype(np.float32)
+    got = jitted_sample(logits, sampling_rows(options))
+    assert got.tolist() == [
+        numpy_sample(row, *options) for row, options in zip(logits, options, strict=True)
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(options=st.lists(option, min_size=ROWS, max_size=ROWS), place=st.integers(0, ROWS - 1))
+def test_a_row_draws_the_same_alone_and_in_any_place_of_any_batch(options, place):
+    logits = np.random.default_rng(3).normal(0, 3, (ROWS, VOCAB)).astype(np.float32)
+    alone_logits = np.zeros_like(logits)
+    alone_logits[0] = logits[place]
+    greedy = (0.0, VOCAB, 1.0, 0, 0)
+    alone = jitted_sample(alone_logits, sampling_rows([options[place]] + [greedy] * (ROWS - 1)))
+    assert int(alone[0]) == int(jitted_sample(logits, sampling_rows(options))[place])
+
+
+def test_top_k_keeps_all_that_tie_with_the_last():
+    logits = jnp.asarray([[3.0, 1.0, 2.0, 2.0, 2.0, -1.0]])
+    kept = np.isfinite(keep_top_k(logits, jnp.asarray([2])))[0]
+    assert kept.tolist() == [True, False, True, True, True, False]
+
+
+def test_top_k_orders_negative_zero_and_tiny_logits_as_floats():
+    logits = jnp.asarray([[-5.0, -0.5, -1e-30, 0.0, 1e-30, -4.0]])
+    for k, expected in ((1, {4}), (2, {3, 4}), (3, {2, 3, 4}), (4, {1, 2, 3, 4})):
+        assert set(np.flatnonzero(np.isfinite(keep_top_k(logits, jnp.asarray([k])))[0])) == expected
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p():
+    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
+    logits = jnp.log(jnp.asarray([probabilities], jnp.float32))
+    for p, count in ((0.4, 1), (0.6, 2), (0.9, 3), (0.97, 4)):
+        assert np.isfinite(keep_top_p(logits, jnp.asarray([p])))[0].sum() == count
+
+
+def test_top_p_keeps_everything_where_rounding_never_reaches_p():
+    logits = jnp.zeros((1, 7))
+    assert np.isfinite(keep_top_p(logits, jnp.asarray([0.9999999])))[0].all()
+
+
+def test_logprobs_are_those_of_the_raw_logits():
+    logits = np.random.default_rng(0).normal(0, 5, (4, VOCAB)).astype(np.float32)
+    ids = np.array([0, 5, 10, 63])
+    wide = logits.astype(np.float64)
+    expected = wide[np.arange(4), ids] - np.log(np.exp(wide).sum(-1))
+    np.testing.assert_allclose(raw_logprobs(logits, jnp.asarray(ids)), expected, atol=1e-5)
+
+
+def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
+    """The work sits behind conditions on data: the compiled step holds them, one inside one."""
+    text = (
+        jax.jit(sample)
+        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0, 0)] * ROWS))
+        .as_text()
+    )
+    outside = text.split("stablehlo.case")[0]
+    assert text.count("stablehlo.case") >= 1 or text.count("stablehlo.if") >= 1
+    assert "threefry" not in outside
+    assert "stablehlo.sort" not in text
+
+
+SEEDED = SamplingParams(max_tokens=12, temperature=1.3, top_k=40, top_p=0.95, seed=2**40 + 17)
+
+
+@pytest.mark.parametrize("policy", ["atomic", "separate"])
+def test_seeded_draws_are_equal_alone_and_in_a_crowd_in_any_order(tiny_folder, policy):
+    def others(count):
+        return [
+            SamplingParams(max_tokens=9, temperature=0.9, top_p=0.8, seed=index)
+            for index in range(count)
+        ]
+
+    prompt = [5, 6, 7, 8, 9]
+    (alone,) = complete(make_engine(tiny_folder, policy=policy), [prompt], [SEEDED])
+    for place in (0, 3, 9):
+        params = others(9)
+        params.insert(place, SEEDED)
+        prompts = [[index, 2, 3] for index in range(9)]
+        prompts.insert(place, prompt)
+        crowd = complete(make_engine(tiny_folder, policy=policy), prompts, params)
+        assert crowd[place].token_ids == alone.token_ids
+        assert crowd[place].seed == SEEDED.seed
+
+
+def test_a_drawn_token_is_the_numpy_samplers_on_the_reference_logits(tiny_folder):
+    params = SamplingParams(
+        max_tokens=1, temperature=1.7, top_k=30, top_p=0.9, seed=99, exit=ExitOptions()
+    )
+    prompt = [11, 12, 13]
+    (token,) = generate(loaded_model(tiny_folder).model, prompt, max_tokens=1)
+    (completion,) = complete(make_engine(tiny_folder), [prompt], [params])
+    assert completion.token_ids == (numpy_sample(token.logits, 1.7, 30, 0.9, 99, 0),)
+
+
+def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
+    engine = make_engine(tiny_folder)
+    unseeded = SamplingParams(max_tokens=16, temperature=2.0)
+    first, second = complete(engine, [[5, 6]] * 2, [unseeded] * 2)
+    assert first.seed != second.seed
+    assert first.token_ids != second.token_ids
+    again = SamplingParams(max_tokens=16, temperature=2.0, seed=first.seed)
+    assert complete(engine, [[5, 6]], [again])[0].token_ids == first.token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"temperature": -0.1}, "temperature must be at least 0"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": 0}, "top_k must be at least 1"),
+        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"top_p": 1.1}, "at most 1"),
+        ({"seed": -1}, "seed must be 0 to"),
+        ({"seed": 2**63}, "seed must be 0 to"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(options, message):
+    with pytest.raises(UsageError, match=message):
+        SamplingParams(**options)

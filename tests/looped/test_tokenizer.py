@@ -1,0 +1,354 @@
+"""Stop ids, chat templates, and text that arrives whole however its tokens split it."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import FIXTURES, REMOVED, change_json, copy_fixture, write_json
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+
+from looped.chat import ChatTemplate
+from looped.errors import LoopedError
+from looped.tokenizer import Detokenizer, Tokenizer
+
+VOCAB_SIZE = 512
+USER = [{"role": "user", "content": "Hi!"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copy_fixture(tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_folder(FIXTURES / "ouro-tiny")
+
+
+def byte_characters() -> dict[int, str]:
+    """The character by which a byte-level vocabulary spells each byte (GPT-2's table)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    table = {byte: chr(byte) for byte in shown}
+    return table | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+
+
+BYTE_CHARACTERS = byte_characters()
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer() -> Tokenizer:
+    """No merges at all: token id = byte, so that every character is split at every byte."""
+    fast = FastTokenizer(
+        models.BPE({character: byte for byte, character in BYTE_CHARACTERS.items()}, [])
+    )
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    return Tokenizer(fast, template=None, stop_token_ids=frozenset())
+
+
+def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer)
+    return [*map(detokenizer.add, ids), detokenizer.finish()]
+
+
+# Text and ids.
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Hello, world", "  two  spaces\n\ttab", "naïve 😀 漢字", "123"]
+)
+def test_text_comes_back_from_its_ids(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_raw_text_gets_no_template_and_no_extra_token(tokenizer: Tokenizer) -> None:
+    fast = FastTokenizer.from_file(str(FIXTURES / "ouro-tiny" / "tokenizer.json"))
+    assert tokenizer.encode("Hi!") == fast.encode("Hi!", add_special_tokens=False).ids
+    assert not {0, 1, 2} & set(tokenizer.encode("Hi!"))
+
+
+def test_special_tokens_are_left_out_of_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("Hi!")
+    assert tokenizer.decode([1, *ids, 2, 0]) == "Hi!"
+
+
+def test_a_missing_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(LoopedError, match=r"tokenizer\.json is missing; give token ids instead"):
+        Tokenizer.from_folder(folder)
+
+
+def test_a_damaged_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(LoopedError, match=r"tokenizer\.json cannot be parsed"):
+        Tokenizer.from_folder(folder)
+
+
+def test_a_tokenizer_needs_no_other_file(folder: Path) -> None:
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert Tokenizer.from_folder(folder).stop_token_ids == frozenset()
+
+
+# Stop ids.
+
+
+def name_stops(folder: Path, config: Any, generation: Any, token: Any) -> Tokenizer:
+    change_json(folder / "config.json", eos_token_id=config)
+    change_json(folder / "generation_config.json", eos_token_id=generation)
+    change_json(folder / "tokenizer_config.json", eos_token=token)
+    return Tokenizer.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "token", "expected"),
+    [
+        (0, 0, "<|endoftext|>", {0}),
+        (0, 2, "<|endoftext|>", {0, 2}),
+        (2, 0, REMOVED, {0, 2}),
+        (0, [0, 2], "<|endoftext|>", {0, 2}),
+        ([0, 5], REMOVED, "<|im_end|>", {0, 2, 5}),
+        (REMOVED, REMOVED, {"content": "<|im_end|>"}, {2}),
+        (None, None, None, set()),
+        (7, REMOVED, "<not in the vocabulary>", {7}),
+    ],
+)
+def test_any_id_that_any_file_names_stops(
+    folder: Path, config: Any, generation: Any, token: Any, expected: set[int]
+) -> None:
+    assert name_stops(folder, config, generation, token).stop_token_ids == expected
+
+
+def test_a_disagreement_is_logged_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="looped")
+    tokenizer = name_stops(folder, 0, [2], "<|endoftext|>")
+    tokenizer.encode_chat(USER)
+    tokenizer.chat_stop_token_ids()
+    assert caplog.messages == [
+        "end of sequence: config.json [0], generation_config.json [2], "
+        "tokenizer_config.json [0]; stopping at any of [0, 2]"
+    ]
+
+
+def test_an_agreement_is_not_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="looped")
+    name_stops(folder, [0, 2], [2, 0], REMOVED)
+    name_stops(folder, 0, [0], "<|endoftext|>")
+    assert caplog.messages == []
+
+
+def test_a_chat_also_stops_at_the_end_of_a_turn(folder: Path) -> None:
+    tokenizer = name_stops(folder, 0, 0, "<|endoftext|>")
+    assert tokenizer.stop_token_ids == {0}
+    assert tokenizer.chat_stop_token_ids() == {0, 2}
+
+
+def test_a_vocabulary_without_an_end_of_turn_adds_none(byte_tokenizer: Tokenizer) -> None:
+    assert byte_tokenizer.chat_stop_token_ids() == frozenset()
+
+
+# Chat templates.
+
+
+def test_the_chat_ids_are_those_of_the_template(tokenizer: Tokenizer) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, *USER]
+    text = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ids = tokenizer.encode_chat(messages)
+    assert ids == tokenizer.encode(text)
+    assert [token for token in ids if token < 3] == [1, 2, 1, 2, 1]
+
+
+def test_a_checkpoint_without_a_template_refuses_a_chat(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", chat_template=REMOVED)
+    with pytest.raises(LoopedError, match="no chat template; leave out --chat"):
+        Tokenizer.from_folder(folder).encode_chat(USER)
+
+
+def test_a_template_file_of_its_own_wins(folder: Path) -> None:
+    write_json(folder / "chat_template.json", {"chat_template": "from json"})
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "from json"
+    (folder / "chat_template.jinja").write_text("from jinja: {{ messages[0].content }}")
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "from jinja: Hi!"
+
+
+def test_of_several_templates_the_default_is_taken(folder: Path) -> None:
+    templates = [
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "plain"},
+    ]
+    change_json(folder / "tokenizer_config.json", chat_template=templates)
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "plain"
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", {"content": "<|im_end|>", "special": True}])
+def test_a_template_may_name_special_tokens(folder: Path, token: Any) -> None:
+    change_json(
+        folder / "tokenizer_config.json", eos_token=token, chat_template="a{{ eos_token }}b"
+    )
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.encode_chat(USER) == [*tokenizer.encode("a"), 2, *tokenizer.encode("b")]
+
+
+def render(source: str, messages: list[dict[str, Any]] = USER) -> str:
+    return ChatTemplate(source, {}).render(messages)
+
+
+def test_templates_have_what_hugging_face_gives_them() -> None:
+    loop = "{% for m in messages %}\n  {% if loop.index > 1 %}{% break %}{% endif %}\nx{% endfor %}"
+    assert render(loop, USER * 3) == "x"
+    assert len(render("{{ strftime_now('%Y') }}")) == 4
+    assert render("{{ add_generation_prompt }}") == "True"
+
+
+def test_raise_exception_is_the_user_s_error() -> None:
+    with pytest.raises(LoopedError) as caught:
+        render("{{ raise_exception('Roles must alternate!') }}")
+    assert str(caught.value) == "the chat template refused the messages: Roles must alternate!"
+
+
+def test_a_template_that_cannot_be_parsed_is_refused() -> None:
+    with pytest.raises(LoopedError, match=r"the chat template cannot be parsed: .*endfor"):
+        ChatTemplate("{% for m in messages %}", {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ ''['__class__']['__mro__'] }}",
+        "{{ raise_exception.__globals__['__builtins__'] }}",
+        "{{ strftime_now.__globals__.datetime }}",
+        "{{ strftime_now.__code__.co_consts }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ '{0.__class__.__mro__}'.format('') }}",
+        "{{ messages.append({}) }}",
+        "{{ messages[0].update({'content': 'changed'}) }}",
+        "{{ messages.clear() }}",
+        "{% for x in range(999999999) %}{% endfor %}",
+    ],
+)
+def test_the_sandbox_refuses_to_reach_outside_or_to_change_messages(source: str) -> None:
+    messages = json.loads(json.dumps(USER))
+    with pytest.raises(LoopedError, match="the chat template refused the messages"):
+        render(source, messages)
+    assert messages == USER
+
+
+@pytest.mark.parametrize(
+    "hidden", ["''.__class__", "''|attr('__class__')", "messages|map(attribute='__class__')|first"]
+)
+def test_a_hidden_attribute_alone_shows_nothing(hidden: str) -> None:
+    assert render("[{{ " + hidden + " }}]") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        ("{{ 'a' + messages[0].content }}", None),
+        ("{{ messages[0].content + 'a' }}", [{"type": "text"}]),
+        ("{{ 1 // 0 }}", ""),
+        ("{{ 'abc'.index('x') }}", ""),
+        ("{{ {}['a']['b'] }}", ""),
+    ],
+)
+def test_a_failure_inside_a_template_is_the_user_s_error(source: str, content: Any) -> None:
+    with pytest.raises(LoopedError, match="the chat template refused the messages"):
+        render(source, [{"role": "user", "content": content}])
+
+
+# Detokenizing.
+
+
+@given(ids=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40))
+def test_pieces_of_any_ids_add_up(tokenizer: Tokenizer, ids: list[int]) -> None:
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+@given(ids=st.lists(st.integers(0, 255), max_size=40))
+def test_pieces_of_any_bytes_add_up(byte_tokenizer: Tokenizer, ids: list[int]) -> None:
+    whole = bytes(ids).decode("utf-8", errors="replace")
+    assert byte_tokenizer.decode(ids) == whole
+    assert "".join(pieces(byte_tokenizer, ids)) == whole
+
+
+@given(data=st.data())
+def test_pieces_of_bytes_between_words_and_special_tokens_add_up(
+    tokenizer: Tokenizer, data: st.DataObject
+) -> None:
+    fast = FastTokenizer.from_file(str(FIXTURES / "ouro-tiny" / "tokenizer.json"))
+    byte_ids = [fast.token_to_id(character) for character in BYTE_CHARACTERS.values()]
+    assert None not in byte_ids
+    token = st.one_of(st.sampled_from(byte_ids), st.integers(0, VOCAB_SIZE - 1), st.integers(0, 2))
+    ids = data.draw(st.lists(token, max_size=30))
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+SPLIT_TEXT = st.text(
+    st.one_of(
+        st.sampled_from("aé漢😀👩\u200d\N{COMBINING ACUTE ACCENT}\N{REPLACEMENT CHARACTER}"),
+        st.characters(codec="utf-8"),
+    ),
+    max_size=12,
+)
+
+
+@given(text=SPLIT_TEXT)
+def test_no_piece_holds_a_part_of_a_character(byte_tokenizer: Tokenizer, text: str) -> None:
+    given_out = pieces(byte_tokenizer, list(text.encode()))
+    assert "".join(given_out) == text
+    broken = "".join(given_out).count("\N{REPLACEMENT CHARACTER}")
+    assert broken == text.count("\N{REPLACEMENT CHARACTER}")
+
+
+@given(text=SPLIT_TEXT.filter(lambda text: "\N{REPLACEMENT CHARACTER}" not in text))
+def test_a_character_is_given_out_with_its_last_byte(byte_tokenizer: Tokenizer, text: str) -> None:
+    detokenizer = Detokenizer(byte_tokenizer)
+    for character in text:
+        *first, last = character.encode()
+        assert [detokenizer.add(byte) for byte in first] == [""] * len(first)
+        assert detokenizer.add(last) == character
+    assert detokenizer.finish() == ""
+
+
+def test_an_emoji_split_over_tokens_comes_once_and_whole(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a😀b")
+    assert len(ids) > 3
+    assert [piece for piece in pieces(tokenizer, ids) if piece] == ["a", "😀", "b"]
+
+
+def test_a_character_that_stays_unfinished_is_shown_at_the_end(byte_tokenizer: Tokenizer) -> None:
+    assert pieces(byte_tokenizer, [97, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "\ufffd"]
+    assert pieces(byte_tokenizer, [0xF0, 0x9F, 97]) == ["", "", "\ufffda", ""]
+
+
+def test_a_decoder_that_strips_the_first_space_keeps_the_others() -> None:
+    words = {"\N{LOWER ONE EIGHTH BLOCK}ab": 0, "\N{LOWER ONE EIGHTH BLOCK}c": 1, "d": 2}
+    fast = FastTokenizer(models.WordLevel(words, unk_token="d"))
+    fast.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(fast, template=None, stop_token_ids=frozenset())
+    assert pieces(tokenizer, [0, 1, 2, 1, 0]) == ["ab", " c", "d", " c", " ab", ""]
+
+
+def test_special_tokens_inside_a_character_do_not_break_it(tokenizer: Tokenizer) -> None:
+    first, *rest = tokenizer.encode("😀")
+    assert "".join(pieces(tokenizer, [first, 0, 1, 2, *rest])) == "😀"
+
+
+def test_a_finished_detokenizer_starts_afresh(byte_tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(byte_tokenizer)
+    assert detokenizer.add(0xF0) + detokenizer.finish() == "\ufffd"
+    assert detokenizer.add(98) + detokenizer.finish() == "b"

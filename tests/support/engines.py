@@ -1,0 +1,84 @@
+"""Engines on the tiny checkpoints, for tests: executables are shared between engines of a shape."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from looped.engine import LLMEngine
+from looped.engine_config import EngineConfig
+from looped.executables import Executables
+from looped.loading import LoadedModel, load_folder
+from looped.outputs import Completion
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitMode, ExitOptions
+
+# Small enough to compile in seconds, large enough that chunks, blocks and slots run out.
+SMALL = EngineConfig(
+    max_num_seqs=8,
+    max_num_batched_tokens=32,
+    prefill_chunk_size=16,
+    max_model_len=96,
+    num_blocks=4 * 8 * 6,
+)
+
+_executables: dict[Any, Executables] = {}
+
+
+@functools.cache
+def loaded_model(folder: Path, dtype: str = "float32") -> LoadedModel:
+    return load_folder(folder, dtype=dtype)
+
+
+def make_engine(folder: Path, *, dtype: str = "float32", **options: Any) -> LLMEngine:
+    """An engine with `SMALL` options, changed by `options`."""
+    loaded = loaded_model(folder, dtype)
+    config = replace(SMALL, **options)
+    engine = LLMEngine(loaded, config)
+    shared = _executables.setdefault(
+        (folder, engine.runner.executables.shape), engine.runner.executables
+    )
+    return LLMEngine(loaded, config, executables=shared)
+
+
+def run_params(run: dict[str, Any]) -> SamplingParams:
+    """Options of one run of golden.json."""
+    if run["mode"] == "trace":
+        exit_options = ExitOptions(trace=tuple(run["trace"]))
+    else:
+        exit_options = ExitOptions(
+            mode=ExitMode(run["mode"]),
+            threshold=run["threshold"],
+            min_loops=run["min_loops"],
+            max_loops=run.get("max_loops"),
+        )
+    return SamplingParams(max_tokens=len(run["token_ids"]), exit=exit_options)
+
+
+def drain(engine: LLMEngine) -> dict[str, Completion]:
+    """Runs an engine until nothing is left; checks that nothing is held then."""
+    completions: dict[str, Completion] = {}
+    while engine.has_unfinished_requests():
+        for completion in engine.step().completions:
+            assert completion.request_id not in completions
+            completions[completion.request_id] = completion
+    check_idle(engine)
+    return completions
+
+
+def check_idle(engine: LLMEngine) -> None:
+    """Zero blocks, slots and prompt places in use."""
+    stats = engine.stats()
+    assert (stats.num_used_blocks, stats.num_active, stats.num_waiting) == (0, 0, 0)
+    assert engine.scheduler.num_free_blocks == stats.num_blocks
+    assert engine.runner.num_free_places == engine.config.max_num_seqs
+
+
+def complete(
+    engine: LLMEngine, prompts: list[list[int]], params: list[SamplingParams]
+) -> list[Completion]:
+    """All prompts at once, results in order."""
+    for index, (prompt, options) in enumerate(zip(prompts, params, strict=True)):
+        engine.add_request(str(index), prompt, options)
+    completions = drain(engine)
+    return [completions[str(index)] for index in range(len(prompts))]
