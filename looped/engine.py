@@ -49,7 +49,7 @@ class LLMEngine:
         self.config = config or EngineConfig()
         self.model_config = loaded.config
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._exit_defaults = self.config.exit_defaults(loaded.config.exit_threshold)
+        self._exit_defaults = self.config.exit_defaults(loaded.config)
         parameters = Parameters(
             model=loaded.model,
             lookahead_head=lookahead_head(loaded.config.hidden_size, self.config.lookahead_seed),

@@ -1,9 +1,10 @@
 """Options of an engine, as a user gives them; what is None is worked out when the engine starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from looped.sched import ExitMode, ExitOptions
+from looped.sched import ExitMode, ExitOptions, RequestError, resolve_exit
 
+from .config import ModelConfig
 from .errors import UsageError
 
 KV_DTYPES = ("float32", "float16", "bfloat16")
@@ -79,12 +80,18 @@ class EngineConfig:
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, got {value}")
 
-    def exit_defaults(self, checkpoint_threshold: float) -> ExitOptions:
-        """What requests inherit for the exit options they leave out."""
-        threshold = self.exit_threshold
-        return ExitOptions(
-            mode=self.exit_mode,
-            threshold=checkpoint_threshold if threshold is None else threshold,
-            min_loops=self.min_loops,
-            max_loops=self.max_loops,
+    def exit_defaults(self, model: ModelConfig) -> ExitOptions:
+        """What requests inherit for the exit options they leave out.
+
+        Raises:
+            UsageError: defaults that contradict each other or the model.
+        """
+        threshold = model.exit_threshold if self.exit_threshold is None else self.exit_threshold
+        bounds = ExitOptions(
+            threshold=threshold, min_loops=self.min_loops, max_loops=self.max_loops
         )
+        try:
+            resolve_exit(bounds, ExitOptions(), model.num_loops)
+        except RequestError as error:
+            raise UsageError(str(error)) from None
+        return replace(bounds, mode=self.exit_mode)

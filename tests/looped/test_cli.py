@@ -174,3 +174,58 @@ def test_the_readmes_python_runs(tiny_folder, capsys):
     (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(sample, {"folder": tiny_folder})
     assert capsys.readouterr().out.strip()
+
+
+def test_requests_from_a_file_a_trace_and_the_statistics_line(square_golden, tmp_path):
+    runs = [run for run in square_golden.runs if run["mode"] == "trace"][:2]
+    lines = [
+        {"prompt_token_ids": square_golden.prompts[run["prompt"]], "priority": index}
+        for index, run in enumerate(runs)
+    ]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "trace.json").write_text(json.dumps([run["trace"] for run in runs]))
+    done = looped(
+        "generate", "--model", square_golden.folder, "--requests", tmp_path / "requests.jsonl",
+        "--exit-trace", tmp_path / "trace.json", "--max-tokens", 24, "--ignore-eos", "--json",
+        "--policy", "atomic", "--scheduling-policy", "priority", "--prefill-chunk-size", 8,
+        "--block-size", 4, "--no-prefix-caching", "--incremental-kv", "--kv-watermark", 4,
+        "--num-blocks", 600, "--max-num-seqs", 4, "--max-num-batched-tokens", 32,
+        "--min-coda-batch-size", 2, "--max-prefill-batches-before-decode", 2,
+        "--kv-cache-dtype", "float32", "--max-model-len", 128, "--lookahead-seed", 3,
+        "--admission-scan-limit", 8, "--admission-bypass-limit", 2,
+        "--gpu-memory-utilization", 0.8,
+    )  # fmt: skip
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["token_ids"] for result in results] == [run["token_ids"] for run in runs]
+    assert [result["exit_depths"] for result in results] == [run["exit_depths"] for run in runs]
+    statistics = done.stderr.splitlines()[-1]
+    for word in ("launches", "prefill", "coda", "real", "padded", "readbacks", "compilations"):
+        assert word in statistics
+    assert "tokens/s" in statistics
+    assert "memory plan" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policy", "fastest"), "atomic"),
+        (("--max-num-batched-tokens", "8"), "max_num_batched_tokens must be >= max_num_seqs"),
+        (("--num-blocks", "8", "--kv-cache-bytes", "100"), "give one"),
+        (("--temperature", "-1"), "temperature must be at least 0"),
+        (("--exit-mode", "trace"), "needs a trace"),
+        (("--requests", "nowhere.jsonl"), "cannot be read"),
+    ],
+)
+def test_engine_options_that_cannot_work_are_one_line(tiny_folder, arguments, message):
+    done = looped("-q", "generate", "hi", "--model", tiny_folder, *arguments, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):
+    options = ("--model", tiny_folder, "--max-tokens", 6)
+    together = looped("generate", "one", "two", "three", *options).stdout
+    apart = "".join(looped("generate", text, *options).stdout for text in ("one", "two", "three"))
+    assert together == apart

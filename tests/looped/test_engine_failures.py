@@ -219,6 +219,10 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
         ({"max_model_len": 5000}, "at most the model's 4096"),
         ({"kv_cache_bytes": 10, "num_blocks": None}, "holds 0 KV blocks"),
         ({"attention_backend": "magic"}, "xla"),
+        ({"min_loops": 3, "max_loops": 2}, r"min_loops must be in 1\.\.2"),
+        ({"min_loops": 5}, r"min_loops must be in 1\.\.4"),
+        ({"max_loops": 5}, r"max_loops must be in 1\.\.4"),
+        ({"exit_threshold": 1.5}, "threshold must be in"),
     ],
 )
 def test_engine_options_that_contradict_are_refused_with_numbers(tiny_folder, options, message):
