@@ -63,7 +63,9 @@ class LLMEngine:
                 self.config.max_num_batched_tokens,
                 self.config.max_num_seqs,
             )
-        self._ladders = ladders_for(self.scheduler_config)
+        self._ladders = ladders_for(
+            self.scheduler_config, is_deterministic=self.config.deterministic
+        )
         if executables is None:
             executables = Executables(shape, parameters, backend=self.config.attention_backend)
         elif (executables.shape, executables.backend) != (shape, self.config.attention_backend):
@@ -72,7 +74,7 @@ class LLMEngine:
                 f"{shape}"
             )
         self.runner = Runner(parameters, executables, self._ladders)
-        self.scheduler = Scheduler(self.scheduler_config, self.runner)
+        self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
         self._parameters = parameters
         self._stats = EngineStats(num_blocks=shape.num_blocks)
 

@@ -14,8 +14,17 @@ KV_DTYPES = ("float32", "float16", "bfloat16")
 class EngineConfig:
     """How one engine schedules, caches and compiles. Sizes in tokens unless said otherwise."""
 
-    policy: str = "separate"
-    """Who runs next: a name from `looped.sched.POLICIES`."""
+    policy: str | None = None
+    """Who runs next: mixed (prompt and decode rows share launches), separate or atomic.
+    None: mixed."""
+    mixed_prefill_decode: bool | None = None
+    """The RFC's name for the choice of policy: on is mixed, off is separate."""
+    prompt_shortcut: bool | None = None
+    """Let prompts run their depths in one launch while no request is past its prompt (policy
+    mixed). None: as measured best."""
+    deterministic: bool = False
+    """Same bits for a request alone and in a crowd, under every policy and chunk size: one row
+    bucket, padded to max_num_batched_tokens. Slow."""
     max_num_seqs: int = 16
     """Requests that may be active at once."""
     max_num_batched_tokens: int = 256
@@ -79,6 +88,20 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, got {value}")
+
+    @property
+    def policy_name(self) -> str:
+        """The policy, by either of its options; UsageError where they contradict each other."""
+        if self.mixed_prefill_decode is None:
+            return self.policy or "mixed"
+        implied = "mixed" if self.mixed_prefill_decode else "separate"
+        if self.policy not in (None, implied):
+            switch = "on" if self.mixed_prefill_decode else "off"
+            raise UsageError(
+                f"mixed_prefill_decode {switch} means policy {implied}, but policy {self.policy} "
+                "was given; leave out one of the two"
+            )
+        return implied
 
     def exit_defaults(self, model: ModelConfig) -> ExitOptions:
         """What requests inherit for the exit options they leave out.

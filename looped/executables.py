@@ -36,14 +36,22 @@ Rung = tuple[LaunchKind, int]
 """A launch kind and its number of rows, padding included."""
 
 
-def ladders_for(config: SchedulerConfig) -> dict[LaunchKind, Ladder]:
-    """Row buckets of each launch kind that the policy uses."""
+def ladders_for(
+    config: SchedulerConfig, *, is_deterministic: bool = False
+) -> dict[LaunchKind, Ladder]:
+    """Row buckets of each launch kind that the policy uses.
+
+    A deterministic engine has one bucket for each kind and no `prefill`, so that a row always runs
+    through the same program.
+    """
     budget = config.max_num_batched_tokens
     ladders = {
         LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
         LaunchKind.CODA: coda_ladder(config.max_num_seqs),
     }
-    if policy_named(config.policy).runs_all_depths:
+    if is_deterministic:
+        return {kind: ladder[-1:] for kind, ladder in ladders.items()}
+    if config.needs_prefill_launches(policy_named(config.policy)):
         ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
     return ladders
 

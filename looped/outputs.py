@@ -5,7 +5,7 @@ from typing import Any
 
 from looped.sched import FinishReason, Request, TokenOutput
 
-from .requests import RequestSampling
+from .requests import sampling_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,6 @@ class Completion:
     @classmethod
     def from_request(cls, request: Request) -> "Completion":
         assert request.finish_reason is not None
-        assert isinstance(request.payload, RequestSampling)
         return cls(
             request_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,
@@ -65,7 +64,7 @@ class Completion:
             logprobs=tuple(request.logprobs),
             finish_reason=request.finish_reason,
             error=request.error,
-            seed=request.payload.seed,
+            seed=sampling_of(request).seed,
             num_cached_tokens=request.num_cached_tokens,
         )
 

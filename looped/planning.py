@@ -34,7 +34,8 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
             prefill_chunk_size=config.prefill_chunk_size,
             min_coda_batch_size=config.min_coda_batch_size,
             max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
-            policy=config.policy,
+            policy=config.policy_name,
+            prompt_shortcut=config.prompt_shortcut,
             scheduling_policy=config.scheduling_policy,
             admission_scan_limit=config.admission_scan_limit,
             admission_bypass_limit=config.admission_bypass_limit,
@@ -85,7 +86,12 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
     if is_cpu:
         return replace(shape, num_blocks=blocks_on_cpu(config, shape))
     executables = Executables(shape, parameters, backend=config.attention_backend)
-    executables.prepare([(kind, ladder[-1]) for kind, ladder in ladders_for(trial).items()])
+    executables.prepare(
+        [
+            (kind, ladder[-1])
+            for kind, ladder in ladders_for(trial, is_deterministic=config.deterministic).items()
+        ]
+    )
     limit, in_use = device_memory(device)
     num_blocks = blocks_on_gpu(
         config,

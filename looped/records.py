@@ -30,6 +30,9 @@ class LaunchRecord:
     """Real rows among them."""
     num_passes: int
     """Depths that ran; in a coda 0."""
+    num_calls: int
+    """Calls of the executable, each with one upload: 1, but one per pass where a deterministic
+    engine splits a prefill launch."""
     runs_gate: bool
     num_readbacks: int
     """1 if the host reads the launch, else 0."""
@@ -62,7 +65,7 @@ class EngineStats:
     num_padded_rows: int = 0
     num_readbacks: int = 0
     num_uploads: int = 0
-    """Host-to-device transfers; one a launch."""
+    """Host-to-device transfers; one per call of an executable."""
     num_compilations: int = 0
     num_output_tokens: int = 0
     num_cached_prompt_tokens: int = 0
@@ -79,4 +82,4 @@ class EngineStats:
         self.num_mixed_launches += record.is_mixed
         self.num_rows += record.num_rows
         self.num_padded_rows += record.num_padded_rows
-        self.num_uploads += 1
+        self.num_uploads += record.num_calls

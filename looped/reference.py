@@ -76,6 +76,7 @@ def generate(
     max_loops: int | None = None,
     trace: Sequence[int] | None = None,
     lookahead_head: Float[Array, " E"] | None = None,
+    forced_token_ids: Sequence[int] = (),
 ) -> Iterator[ReferenceToken]:
     """Greedy tokens, without an end: the prompt at full depth, then each token by its exit rule.
 
@@ -92,6 +93,8 @@ def generate(
         min_loops, max_loops: bounds on the loops of a token; max_loops None is P.
         trace: loops per output token, the first P, only for mode `trace`.
         lookahead_head: float32 head of mode `random_lookahead`, only there.
+        forced_token_ids: first tokens to emit instead of the most likely ones; the logits that
+            come with them are still the model's.
 
     Raises:
         UsageError: for an empty prompt or options that contradict each other.
@@ -121,7 +124,8 @@ def generate(
 
     for index in range(max_tokens):
         logits = np.asarray(_logits(model, row))[0]
-        token_id = int(logits.argmax())
+        is_forced = index < len(forced_token_ids)
+        token_id = forced_token_ids[index] if is_forced else int(logits.argmax())
         yield ReferenceToken(token_id=token_id, exit_depth=exit_loop, logits=logits)
         if index + 1 == max_tokens:
             return

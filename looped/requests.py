@@ -28,6 +28,12 @@ class RequestSampling:
         rows.seed[index] = (self.seed >> 32, self.seed & 0xFFFFFFFF)
 
 
+def sampling_of(request: Request) -> RequestSampling:
+    """The engine's part of a scheduler's request."""
+    assert isinstance(request.payload, RequestSampling)
+    return request.payload
+
+
 def build_request(
     request_id: str,
     prompt_token_ids: Sequence[int],

@@ -7,6 +7,8 @@ from .policies import Policy, policy_named
 
 DEFAULT_CHUNK_SIZE = 128
 """Prompt rows beside which decode rows are nearly free on the hardware we know."""
+DEFAULT_PROMPT_SHORTCUT = True
+"""Measured: experiments/prompt_shortcut.py."""
 SCHEDULING_POLICIES = ("fcfs", "priority")
 
 
@@ -34,7 +36,10 @@ class SchedulerConfig:
     """Rows worth an LM-head launch while other tokens are still in the loops."""
     max_prefill_batches_before_decode: int | None = None
     """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
-    policy: str = "separate"
+    prompt_shortcut: bool | None = None
+    """Let prompts run their depths in one launch while no request is past its prompt.
+    None: as measured best, where the policy uses it."""
+    policy: str = "mixed"
     """Name of a shipped policy."""
     scheduling_policy: str = "fcfs"
     """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
@@ -77,6 +82,15 @@ class SchedulerConfig:
         """max_prefill_batches_before_decode, or its default."""
         return self.max_prefill_batches_before_decode or 1
 
+    @property
+    def has_prompt_shortcut(self) -> bool:
+        """prompt_shortcut, or its default."""
+        return DEFAULT_PROMPT_SHORTCUT if self.prompt_shortcut is None else self.prompt_shortcut
+
+    def needs_prefill_launches(self, policy: Policy) -> bool:
+        """Return whether `policy` ever runs several depths in one launch."""
+        return policy.runs_all_depths or (policy.uses_prompt_shortcut and self.has_prompt_shortcut)
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks of `num_tokens` positions: P * ceil(num_tokens / block_size)."""
         return self.num_planes * -(-num_tokens // self.block_size)
@@ -92,6 +106,11 @@ class SchedulerConfig:
             raise ConfigError(
                 f"max_prefill_batches_before_decode must be left out with policy {policy.name}, "
                 f"which ignores it; got {interval}"
+            )
+        if self.prompt_shortcut is not None and not policy.uses_prompt_shortcut:
+            raise ConfigError(
+                f"prompt_shortcut must be left out with policy {policy.name}, which ignores it; "
+                f"got {self.prompt_shortcut}"
             )
         num_rows = self.chunk_size + self.max_num_seqs - 1
         if policy.is_mixing and num_rows > self.max_num_batched_tokens:

@@ -64,6 +64,7 @@ class Offer:
         self.prompt_items: list[ScheduledItem] = []
         self.coda_items: list[ScheduledItem] = []
         self.num_decoding = 0
+        self.num_past_prompt = 0
         for request in active:
             self.add(request)
 
@@ -71,6 +72,7 @@ class Offer:
         """Offer the item of an active request, unless it is in flight."""
         is_decoding = request.stage is Stage.RECURRENT
         self.num_decoding += is_decoding
+        self.num_past_prompt += request.stage is not Stage.PREFILL
         if request.is_in_flight:
             return
         if is_decoding:
@@ -100,11 +102,13 @@ class Offer:
             max_num_seqs=config.max_num_seqs,
             min_coda_batch_size=config.min_coda_batch_size,
             prefill_interval=config.prefill_interval,
+            prompt_shortcut=config.has_prompt_shortcut,
             num_prompt_launches=num_prompt_launches,
             decode_items=tuple(self.decode_items) if is_decode_shown else (),
             prompt_items=tuple(self.prompt_items) if is_prompt_shown else (),
             coda_items=tuple(self.coda_items) if Stage.CODA not in masked else (),
             num_decoding=self.num_decoding if is_decode_shown else 0,
+            num_past_prompt=self.num_past_prompt,
             num_waiting=num_waiting if is_prompt_shown else 0,
             num_active=num_active,
         )

@@ -28,6 +28,8 @@ class View:
     """Coda items worth a launch while decode items are in the loops."""
     prefill_interval: int
     """Prompt launches after which a ready decode item is due (alternating policies)."""
+    prompt_shortcut: bool
+    """Whether prompts may run several depths in a launch while no request is past its prompt."""
     num_prompt_launches: int
     """Launches of prompt items alone since the last launch with a decode item."""
     decode_items: tuple[ScheduledItem, ...]
@@ -38,6 +40,8 @@ class View:
     """Rows ready for the LM head, in admission order. Empty if CODA is masked."""
     num_decoding: int
     """Decode items in RECURRENT, those in flight included; 0 if RECURRENT is masked."""
+    num_past_prompt: int
+    """Requests in RECURRENT or CODA, those in flight included, whatever is masked."""
     num_waiting: int
     """Requests not admitted yet; 0 if PREFILL is masked, which they would enter."""
     num_active: int

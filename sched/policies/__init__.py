@@ -7,11 +7,12 @@ is handed to the Scheduler as an object.
 
 from ..errors import ConfigError
 from .atomic import ATOMIC
+from .mixed import MIXED
 from .packing import pack_whole
 from .policy import Policy
 from .separate import SEPARATE
 
-POLICIES = {policy.name: policy for policy in (ATOMIC, SEPARATE)}
+POLICIES = {policy.name: policy for policy in (MIXED, SEPARATE, ATOMIC)}
 """The shipped policies. Not to be written to."""
 
 

@@ -21,9 +21,7 @@ class Policy:
     """Whether max_prefill_batches_before_decode means anything to it."""
     is_mixing: bool = False
     """Whether prompt items share launches with decode items, which needs a larger budget."""
+    uses_prompt_shortcut: bool = False
+    """Whether prompt_shortcut means anything to it."""
     runs_all_depths: bool = False
-    """Whether its prompt launches run every depth, and so need the `prefill` executables."""
-
-    def prompt_num_passes(self, num_planes: int) -> int:
-        """Return how many depths its prompt launches run at most."""
-        return num_planes if self.runs_all_depths else 1
+    """Whether its prompt launches run every depth, whatever else there is to do."""

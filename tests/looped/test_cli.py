@@ -208,7 +208,9 @@ def test_requests_from_a_file_a_trace_and_the_statistics_line(square_golden, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "fastest"), "atomic"),
+        (("--policy", "fastest"), "mixed, separate, atomic"),
+        (("--policy", "atomic", "--no-mixed-prefill-decode"), "off means policy separate"),
+        (("--prefill-chunk-size", "256"), "256 + 16 - 1 > 256; try --max-num-batched-tokens 271"),
         (("--max-num-batched-tokens", "8"), "max_num_batched_tokens must be >= max_num_seqs"),
         (("--num-blocks", "8", "--kv-cache-bytes", "100"), "give one"),
         (("--temperature", "-1"), "temperature must be at least 0"),
@@ -222,6 +224,14 @@ def test_engine_options_that_cannot_work_are_one_line(tiny_folder, arguments, me
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
+    options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4)
+    on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")
+    off = looped(*options, "--no-mixed-prefill-decode")
+    assert on.stdout == off.stdout
+    assert "prefill" not in on.stderr.splitlines()[-1]
 
 
 def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):

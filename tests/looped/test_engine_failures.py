@@ -35,8 +35,8 @@ def fail_once(monkeypatch, method, when):
 
 def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, monkeypatch):
     runs = square_golden.runs[:4]
-    engine = make_engine(square_golden.folder)
-    # The first launch carries the first two prompts' chunks; the third request fits no more.
+    # Under `separate` the late prompt runs in launches of its own.
+    engine = make_engine(square_golden.folder, policy="separate")
     for index, run in enumerate(runs[:2]):
         engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
     for _ in range(6):
@@ -215,7 +215,12 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
         ({"max_num_batched_tokens": 4}, "max_num_batched_tokens must be >= max_num_seqs"),
         ({"prefill_chunk_size": 33}, "33 is not in 1..32"),
         ({"min_coda_batch_size": 9}, "min_coda_batch_size must be <= max_num_seqs"),
-        ({"policy": "fastest"}, "atomic"),
+        ({"policy": "fastest"}, "mixed, separate, atomic"),
+        ({"prefill_chunk_size": 26}, r"26 \+ 8 - 1 > 32; try --max-num-batched-tokens 33"),
+        ({"max_prefill_batches_before_decode": 1}, "ignores it; got 1"),
+        ({"policy": "atomic", "prompt_shortcut": True}, "policy atomic, which ignores it"),
+        ({"policy": "atomic", "mixed_prefill_decode": False}, "off means policy separate"),
+        ({"policy": "separate", "mixed_prefill_decode": True}, "on means policy mixed"),
         ({"max_model_len": 5000}, "at most the model's 4096"),
         ({"kv_cache_bytes": 10, "num_blocks": None}, "holds 0 KV blocks"),
         ({"attention_backend": "magic"}, "xla"),

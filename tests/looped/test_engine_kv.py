@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from engines import make_engine, run_params
 
+from looped.packer import Packer
+
 TOLERANCE = 1e-4
 
 
@@ -25,9 +27,30 @@ def cached(engine, request, num_positions):
     return np.array(planes)
 
 
-@pytest.mark.parametrize("policy", ["atomic", "separate"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize(("block_size", "chunk"), [(4, 16), (16, 7)])
 def test_every_plane_matches_the_goldens(golden, policy, block_size, chunk):
+    check_planes(golden, policy, block_size, chunk)
+
+
+def test_mutation_finalising_a_prompt_position_breaks_the_goldens(square_golden, monkeypatch):
+    """As if the prompt's last position had left after two loops."""
+
+    def pack_coda(packer, batch, layout, original=Packer.pack_coda):
+        buffer = original(packer, batch, layout)
+        exit_loops = layout.host_views(buffer).exit_loops
+        for index, item in enumerate(batch.items):
+            if item.output_index == 0:
+                exit_loops[index] = 2
+        return buffer
+
+    monkeypatch.setattr(Packer, "pack_coda", pack_coda)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_planes(square_golden, "mixed", 16, 7)
+
+
+def check_planes(golden, policy, block_size, chunk):
+    """Compares every request's planes with the goldens, shortly before it ends."""
     wanted = {"mode": "ouro", "threshold": 0.5, "min_loops": 1}
     runs = [
         run

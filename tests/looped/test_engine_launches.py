@@ -55,7 +55,7 @@ def random_request(rng, index):
     )
 
 
-@pytest.mark.parametrize("policy", ["atomic", "separate"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 def test_two_hundred_random_requests_compile_nothing_after_warm_up(
     tiny_folder, policy, compilations
 ):
@@ -132,7 +132,7 @@ def gate_loops(rule, pending_from):
     return {loop for loop in range(1, rule.max_loops) if loop < pending_from}
 
 
-@pytest.mark.parametrize("policy", ["atomic", "separate"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize("mode", [None, *ExitMode])
 def test_readbacks_and_gates_are_exactly_those_of_the_rule(golden, policy, mode):
     """Recomputed from the launch records and the exit depths, launch by launch."""
@@ -180,7 +180,7 @@ def test_fixed_depth_launches_are_never_read(tiny_folder):
 
 def test_the_defaults_need_at_most_24_executables():
     sizes = {"num_planes": 4, "vocab_size": 512, "num_blocks": 64, "max_model_len": 64}
-    for policy in ("atomic", "separate"):
+    for policy in ("mixed", "separate", "atomic"):
         rungs = all_rungs(ladders_for(SchedulerConfig(**sizes, policy=policy)))
         assert len(rungs) == len(set(rungs)) <= 24
 
@@ -189,13 +189,38 @@ def test_token_loops_are_conserved_and_equal_under_both_policies(golden):
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]
     params = [run_params(run) for run in golden.runs[:40]]
     work = {}
-    for policy in ("atomic", "separate"):
+    for policy in ("mixed", "separate", "atomic"):
         engine = make_engine(golden.folder, policy=policy, prefix_caching=False)
         completions = complete(engine, prompts, params)
         work[policy] = sum(record.token_loops for record in engine.runner.records)
         decode = sum(sum(done.exit_depths[1:]) for done in completions)
         assert work[policy] == 4 * sum(map(len, prompts)) + decode
-    assert work["atomic"] == work["separate"]
+    assert work["mixed"] == work["separate"] == work["atomic"]
+
+
+def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(golden):
+    """Hits depend on timing, so each request's work is compared with its own hits."""
+    prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]
+    params = [run_params(run) for run in golden.runs[:40]]
+    for policy in ("mixed", "separate", "atomic"):
+        engine = make_engine(golden.folder, policy=policy, block_size=4, num_blocks=768)
+        completions = complete(engine, prompts, params)
+        rows = Counter()
+        for record in engine.runner.records:
+            for item in record.items:
+                rows[item.request_id] += item.num_rows * record.num_passes
+        for done in completions:
+            computed = len(done.prompt_token_ids) - done.num_cached_tokens
+            assert rows[done.request_id] == 4 * computed + sum(done.exit_depths[1:])
+        assert sum(done.num_cached_tokens for done in completions) > 0
+
+
+def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
+    engine = make_engine(tiny_folder, max_num_seqs=4)
+    complete(engine, [[index] * 50 for index in range(8)], [SamplingParams(max_tokens=9)] * 8)
+    mixed = [record for record in engine.runner.records if record.is_mixed]
+    assert len(mixed) == engine.stats().num_mixed_launches > 10
+    assert not any(record.num_readbacks or record.runs_gate for record in mixed)
 
 
 def test_the_state_is_donated_and_updated_in_place(tiny_folder):

@@ -136,7 +136,7 @@ def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
 SEEDED = SamplingParams(max_tokens=12, temperature=1.3, top_k=40, top_p=0.95, seed=2**40 + 17)
 
 
-@pytest.mark.parametrize("policy", ["atomic", "separate"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 def test_seeded_draws_are_equal_alone_and_in_a_crowd_in_any_order(tiny_folder, policy):
     def others(count):
         return [

@@ -30,14 +30,20 @@ def test_an_unset_chunk_is_derived_and_says_so() -> None:
         ({"min_coda_batch_size": 0}, "min_coda_batch_size must be >= 1, got 0"),
         ({"admission_scan_limit": 0}, "admission_scan_limit must be >= 1, got 0"),
         ({"admission_bypass_limit": -1}, "admission_bypass_limit must be >= 0, got -1"),
-        ({"max_prefill_batches_before_decode": 0}, "must be >= 1, got 0"),
+        (
+            {"policy": "separate", "max_prefill_batches_before_decode": 0},
+            "must be >= 1, got 0",
+        ),
+        ({"max_prefill_batches_before_decode": 1}, "must be left out with policy mixed.*got 1"),
+        ({"policy": "atomic", "prompt_shortcut": True}, "must be left out with policy atomic"),
+        ({"policy": "separate", "prompt_shortcut": False}, "with policy separate.*got False"),
         ({"max_num_batched_tokens": 15}, "15 < 16; try --max-num-batched-tokens 16"),
         ({"min_coda_batch_size": 17}, "17 > 16; try --min-coda-batch-size 16"),
         ({"prefill_chunk_size": 257}, r"257 is not in 1..256; try --prefill-chunk-size 128"),
         ({"prefill_chunk_size": 0}, r"0 is not in 1..256"),
         ({"num_blocks": 3}, "3 < 4; raise --num-blocks"),
         ({"kv_watermark": 256}, "256 >= 256; lower --kv-watermark"),
-        ({"policy": "magic"}, "policy must be one of atomic, separate, got 'magic'"),
+        ({"policy": "magic"}, "policy must be one of mixed, separate, atomic, got 'magic'"),
         ({"scheduling_policy": "lifo"}, "must be one of fcfs, priority, got 'lifo'"),
     ],
 )
@@ -49,7 +55,7 @@ def test_a_contradiction_is_refused_with_numbers_and_a_way_out(
 
 
 def test_an_option_that_the_policy_ignores_is_refused() -> None:
-    config = config_with(max_prefill_batches_before_decode=2)
+    config = config_with(policy="separate", max_prefill_batches_before_decode=2)
     assert config.prefill_interval == 2
     assert config_with().prefill_interval == 1
     shipped = POLICIES["separate"]
@@ -58,16 +64,32 @@ def test_an_option_that_the_policy_ignores_is_refused() -> None:
         Scheduler(config, StubExecutor(config), ignoring)
 
 
-@pytest.mark.parametrize(("chunk", "is_refused"), [(241, False), (242, True)])
-def test_a_mixing_policy_needs_room_for_a_chunk_beside_all_other_rows(
-    chunk: int, is_refused: bool
+@pytest.mark.parametrize(
+    ("chunk", "budget", "seqs"), [(241, 256, 16), (128, 143, 16), (1, 16, 16), (16, 16, 1)]
+)
+def test_the_guard_of_mixed_lets_a_chunk_through_that_just_fits(
+    chunk: int, budget: int, seqs: int
 ) -> None:
+    sizes = {"max_num_batched_tokens": budget, "max_num_seqs": seqs}
+    assert config_with(prefill_chunk_size=chunk, **sizes).chunk_size == chunk
+    over = rf"{chunk + 1} \+ {seqs} - 1 > {budget}; try --max-num-batched-tokens {budget + 1}"
+    if chunk < budget:
+        with pytest.raises(ConfigError, match=over):
+            config_with(prefill_chunk_size=chunk + 1, **sizes)
+    for policy in ("separate", "atomic"):
+        config_with(prefill_chunk_size=budget, policy=policy, **sizes)
+
+
+def test_a_derived_chunk_always_passes_the_guard() -> None:
+    for budget in range(16, 300, 7):
+        config = config_with(max_num_batched_tokens=budget)
+        assert config.chunk_size + 16 - 1 <= budget or config.chunk_size == budget - 15
+        assert config.chunk_size == min(128, budget - 15)
+
+
+def test_a_mixing_plug_in_is_held_to_the_same_guard() -> None:
     shipped = POLICIES["separate"]
     mixing = Policy(name="mixing", choose=shipped.choose, take=shipped.take, is_mixing=True)
-    config = config_with(prefill_chunk_size=chunk)
-    if not is_refused:
-        config.check_policy(mixing)
-        return
-    message = r"242 \+ 16 - 1 > 256; try --max-num-batched-tokens 257"
-    with pytest.raises(ConfigError, match=message):
-        config.check_policy(mixing)
+    config = config_with(policy="separate", prefill_chunk_size=242)
+    with pytest.raises(ConfigError, match="with policy mixing"):
+        Scheduler(config, StubExecutor(config), mixing)

@@ -36,11 +36,13 @@ EMPTY = View(
     max_num_seqs=4,
     min_coda_batch_size=2,
     prefill_interval=1,
+    prompt_shortcut=False,
     num_prompt_launches=0,
     decode_items=(),
     prompt_items=(),
     coda_items=(),
     num_decoding=0,
+    num_past_prompt=0,
     num_waiting=0,
     num_active=0,
 )
@@ -96,10 +98,15 @@ def test_an_empty_stage_yields_an_empty_selection(policy: Policy, stage: Stage) 
 
 def test_policies_are_found_by_name_and_say_which_executables_they_need() -> None:
     assert policy_named("atomic") is ATOMIC
-    with pytest.raises(ConfigError, match="must be one of atomic, separate, got 'fastest'"):
+    with pytest.raises(ConfigError, match="one of mixed, separate, atomic, got 'fastest'"):
         policy_named("fastest")
-    assert ATOMIC.prompt_num_passes(NUM_PLANES) == 4
-    assert SEPARATE.prompt_num_passes(NUM_PLANES) == 1
+    sizes = {"num_planes": 4, "vocab_size": 9, "num_blocks": 9, "max_model_len": 9}
+    config = SchedulerConfig(**sizes, prompt_shortcut=False)
+    assert config.needs_prefill_launches(ATOMIC)
+    assert not config.needs_prefill_launches(SEPARATE)
+    assert not config.needs_prefill_launches(policy_named("mixed"))
+    with_shortcut = SchedulerConfig(**sizes, prompt_shortcut=True)
+    assert with_shortcut.needs_prefill_launches(policy_named("mixed"))
 
 
 def run_with(policy: Policy, max_tokens: int = 3) -> tuple[Driver, list[Request]]:

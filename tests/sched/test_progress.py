@@ -35,6 +35,7 @@ PAYLOAD = StubPayload(0)
 def rig(**options: object) -> tuple[Scheduler, Driver]:
     """Return a scheduler of four planes with its stub, and who drives them."""
     sizes = {"num_blocks": 64, "max_model_len": 64, "block_size": 2, "prefill_chunk_size": 4}
+    sizes |= {"policy": "separate"}
     config = SchedulerConfig(
         num_planes=NUM_PLANES,
         vocab_size=VOCAB_SIZE,

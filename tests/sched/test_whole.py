@@ -10,7 +10,7 @@ at most `admission_bypass_limit` are admitted before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,7 +29,6 @@ from stub_executor import (
 from looped.sched import (
     NO_INDEX,
     POLICIES,
-    Choice,
     ExitMode,
     ExitOptions,
     ExitRule,
@@ -39,32 +38,11 @@ from looped.sched import (
     Request,
     Scheduler,
     SchedulerConfig,
-    Selection,
     Stage,
-    View,
-    pack_whole,
     resolve_exit,
 )
 
-
-def choose_mixed(view: View) -> Choice:
-    """Coda if ready, else everything together, after admission."""
-    return (Stage.CODA, False) if view.is_coda_ready else (Stage.RECURRENT, True)
-
-
-def take_mixed(view: View, stage: Stage) -> Selection:
-    """Decode items first, then the prompt items that fit beside them."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
-    num_rows = view.max_num_batched_tokens - len(view.decode_items)
-    return Selection(view.decode_items + pack_whole(view.prompt_items, num_rows))
-
-
-MIXED = Policy(name="mixed", choose=choose_mixed, take=take_mixed, is_mixing=True)
-"""Arm A2 before it is shipped: the contract must carry it as it is."""
-
-
-ALL_POLICIES = (*POLICIES.values(), MIXED)
+MIXED = POLICIES["mixed"]
 
 PREFIXES = tuple(tuple((7 * i + 3 * family) % VOCAB_SIZE for i in range(24)) for family in (0, 1))
 """Prompts share beginnings, so that the prefix cache has something to do."""
@@ -341,11 +319,19 @@ class Run:
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(scenarios(), st.sampled_from(ALL_POLICIES), st.sampled_from([0, 0, 1, 2]))
+@given(
+    scenarios(), st.sampled_from([*POLICIES.values()]), st.sampled_from([0, 0, 1, 2]), st.booleans()
+)
 def test_any_run_is_safe_fair_and_exact_under_every_policy(
-    scenario: tuple[SchedulerConfig, list[Spec]], policy: Policy, num_ahead: int
+    scenario: tuple[SchedulerConfig, list[Spec]],
+    policy: Policy,
+    num_ahead: int,
+    prompt_shortcut: bool,
 ) -> None:
     config, planned = scenario
+    if policy is MIXED:
+        chunk = config.chunk_size
+        config = replace(config, prompt_shortcut=prompt_shortcut, prefill_chunk_size=chunk)
     Run(config, policy, planned, num_ahead).run()
 
 
