@@ -74,7 +74,12 @@ class Manifest:
                 f"looped reads {FORMAT_VERSION}; convert the checkpoint again"
             )
         is_complete = values.keys() == {field.name for field in fields(cls)}
-        if not is_complete or not isinstance(values["checksums"], dict):
+        is_sound = (
+            is_complete
+            and isinstance(values["checksums"], dict)
+            and values["dtype"] in ("float32", "bfloat16")
+        )
+        if not is_sound:
             raise LoopedError(f"{path} is damaged; convert the checkpoint again")
         return cls(**values)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,8 +102,11 @@ def _cast_tensors(
     sizes = {name: int(np.prod(shape)) * dtype.itemsize for name, shape in shapes.items()}
     tensors: dict[str, Tensor] = {}
     overflows = []
+    # Claimed at once: a mapped file that meets a full disk later is a bus error, not an exception.
+    with scratch.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, sum(sizes.values()))
     # Not np.memmap: Orbax has no handler for that subclass.
-    buffer = np.asarray(np.memmap(scratch, np.uint8, "w+", shape=(sum(sizes.values()),)))
+    buffer = np.asarray(np.memmap(scratch, np.uint8, "r+"))
     offset = 0
     for name in track(list(shapes), "reading"):
         tensor = buffer[offset : offset + sizes[name]].view(dtype).reshape(shapes[name])

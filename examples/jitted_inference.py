@@ -23,10 +23,10 @@ def attend(depth, positions, layer, query, key, value, cache):
     keys, values = cache[:, depth, layer].astype(jnp.float32)
     num_rows, num_heads, head_dim = query.shape
     query = query.reshape(num_rows, keys.shape[1], -1, head_dim).astype(jnp.float32)
-    scores = jnp.einsum("tkgd,nkd->tkgn", query, keys) * head_dim**-0.5
+    scores = jnp.einsum("tkgd,nkd->tkgn", query, keys, precision="highest") * head_dim**-0.5
     is_visible = jnp.arange(keys.shape[0]) <= positions[:, None, None, None]
     weights = jax.nn.softmax(jnp.where(is_visible, scores, -jnp.inf), axis=-1)
-    mixed = jnp.einsum("tkgn,nkd->tkgd", weights, values)
+    mixed = jnp.einsum("tkgn,nkd->tkgd", weights, values, precision="highest")
     return mixed.reshape(num_rows, num_heads, head_dim), cache
 
 

@@ -54,9 +54,12 @@ def find_template(folder: Path, tokenizer_settings: dict[str, Any]) -> ChatTempl
     elif own_json.exists():
         source = read_json(own_json).get("chat_template")
     if isinstance(source, list):
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
+        named = [entry for entry in source if isinstance(entry, dict)]
+        source = {entry.get("name"): entry.get("template") for entry in named}.get("default")
     if source is None:
         return None
+    if not isinstance(source, str):
+        raise LoopedError(f"{folder}: the chat template must be text, got {source!r}")
     return ChatTemplate(source, _special_tokens(tokenizer_settings))
 
 
@@ -64,7 +67,7 @@ def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
     names = ("bos_token", "eos_token", "pad_token", "unk_token")
     found = {name: settings[name] for name in names if settings.get(name)}
     return {
-        name: token["content"] if isinstance(token, dict) else token
+        name: str(token.get("content", "") if isinstance(token, dict) else token)
         for name, token in found.items()
     }
 

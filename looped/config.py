@@ -16,8 +16,8 @@ from .errors import LoopedError
 
 logger = logging.getLogger(__name__)
 
-# Keys without influence on inference. Dropout is a training setting, token ids come from the
-# tokenizer files, the rest is bookkeeping of the library that wrote the file.
+# Keys without influence on inference. Dropout is a training setting, the tokenizer has the
+# token ids, the rest is bookkeeping of the library that wrote the file.
 IGNORED_KEYS = frozenset(
     {
         "_attn_implementation",
@@ -27,6 +27,7 @@ IGNORED_KEYS = frozenset(
         "auto_map",
         "bos_token_id",
         "chunk_size_feed_forward",
+        "eos_token_id",  # looped.stops reads it, from this file and two others
         "hidden_dropout",
         "initializer_range",
         "max_window_layers",
@@ -87,8 +88,6 @@ class ModelConfig:
     """Base of the rotary frequencies."""
     exit_threshold: float = 1.0
     """Cumulative exit probability at which a token stops looping; 1 never stops early."""
-    eos_token_ids: tuple[int, ...] = ()
-    """What config.json alone calls end of sequence; see `looped.stops` for the rule."""
     dtype: str = "float32"
     """Type the weights are stored in, as config.json names it."""
 
@@ -186,7 +185,6 @@ class ModelConfig:
             "rms_norm_eps": reader.required("rms_norm_eps"),
             "rope_theta": reader.rope_theta(),
             "exit_threshold": reader.exit_threshold(),
-            "eos_token_ids": token_ids(reader.optional("eos_token_id")),
             "dtype": reader.dtype(),
         }
         reader.raise_problems()
@@ -203,19 +201,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """Token ids as a tuple, however a configuration file spells them: one, several or none."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file's object; LoopedError if it is missing, malformed or not an object."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LoopedError(f"{path} is missing") from None
+    except OSError as error:
+        raise LoopedError(f"{path} cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise LoopedError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
@@ -262,10 +255,13 @@ class _KeyReader:
             self._problems.append("model_type is missing; 'ouro' is supported")
 
     def check_full_attention(self) -> None:
-        layer_types = set(self.optional("layer_types") or ())
-        if layer_types - {"full_attention"}:
+        layer_types = self.optional("layer_types") or []
+        is_full = isinstance(layer_types, list) and all(
+            layer_type == "full_attention" for layer_type in layer_types
+        )
+        if not is_full:
             self._problems.append(
-                f"layer_types names {sorted(layer_types)}; only 'full_attention' is supported"
+                f"layer_types is {layer_types!r}; only a list of 'full_attention' is supported"
             )
 
     def rope_theta(self) -> float | None:

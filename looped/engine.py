@@ -9,7 +9,7 @@ import jax
 from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
 
 from .engine_config import EngineConfig
-from .errors import UsageError
+from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
 from .loading import LoadedModel
 from .memory import MemoryPlan
@@ -75,6 +75,8 @@ class LLMEngine:
             )
         self.runner = Runner(parameters, executables, self._ladders)
         self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
+        self.is_broken = False
+        """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
         self._stats = EngineStats(num_blocks=shape.num_blocks)
 
@@ -113,6 +115,8 @@ class LLMEngine:
             UsageError: it could never run (too long, empty, ids outside the vocabulary, an id in
                 use, conflicting exit options); nothing has changed.
         """
+        if self.is_broken:
+            raise LoopedError("this engine has lost its device state; make another one")
         request = build_request(
             request_id,
             prompt_token_ids,
@@ -145,11 +149,20 @@ class LLMEngine:
 
         A launch that fails before the device has it ends its own requests with an error. One that
         fails later has lost the donated state: every active request ends with an error, and
-        waiting requests go on with a fresh state.
+        waiting requests go on with a fresh state. An interrupt leaves the engine usable, too: its
+        active requests end, and the exception goes on.
+        If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
-        batch = self.scheduler.schedule()
-        if batch is None:
-            return StepOutput()
+        try:
+            batch = self.scheduler.schedule()
+            if batch is None:
+                return StepOutput()
+            return self._run(batch)
+        except BaseException as error:  # an interrupt, or a fault of ours
+            self._reset(error)
+            raise
+
+    def _run(self, batch: Batch) -> StepOutput:
         try:
             packed = self.runner.pack(batch)
         except Exception as error:  # whatever it is, it concerns this batch alone
@@ -183,11 +196,17 @@ class LLMEngine:
         self._stats.num_failed_launches += 1
         return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
 
-    def _reset(self, error: Exception) -> StepOutput:
-        logger.error("a launch failed on the device; starting over", exc_info=error)
-        self._stats.num_failed_launches += 1
-        finished = self.scheduler.reset(f"the device state was lost: {error}")
-        self.runner.reset()
+    def _reset(self, error: BaseException) -> StepOutput:
+        if isinstance(error, Exception):
+            logger.error("a launch failed on the device; starting over", exc_info=error)
+            self._stats.num_failed_launches += 1
+        finished = self.scheduler.reset(f"the device state was lost: {error!r}")
+        try:
+            self.runner.reset()
+        except Exception as second:  # out of memory, most likely
+            logger.error("no fresh device state", exc_info=second)
+            self.is_broken = True
+            finished += self.scheduler.fail_waiting(f"no fresh device state: {second!r}")
         return self._completed(finished)
 
     def _report(self, update: StepUpdate) -> StepOutput:

@@ -59,8 +59,8 @@ class EngineConfig:
     """Share the KV of full prompt blocks between requests with equal prefixes."""
     incremental_kv: bool = False
     """Claim KV when it is first written; gains no concurrency until preemption exists."""
-    exit_mode: ExitMode = ExitMode.OURO
-    """Exit rule of requests that name none."""
+    exit_mode: ExitMode | None = None
+    """Exit rule of requests that name none; None: ouro, or trace for those that have one."""
     exit_threshold: float | None = None
     """Threshold of requests that name none; None: the checkpoint's."""
     min_loops: int | None = None
@@ -84,6 +84,8 @@ class EngineConfig:
             )
         if self.num_blocks is not None and self.kv_cache_bytes is not None:
             raise UsageError("num_blocks and kv_cache_bytes both size the KV pool; give one")
+        if not 0 <= self.lookahead_seed < 2**32:
+            raise UsageError(f"lookahead_seed must be 0 to 2**32 - 1, got {self.lookahead_seed}")
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "block_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -8,13 +8,16 @@ from typing import Any
 from looped.convert import resolve_model_folder
 
 from .compilation_cache import use_compilation_cache
+from .config import ModelConfig
 from .engine import LLMEngine
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .loading import load_folder
 from .outputs import Completion, StepOutput
+from .planning import check_options
 from .progress import progress_bars
 from .sampling_params import SamplingParams
+from .stops import find_stop_token_ids
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -62,10 +65,17 @@ class LLM:
             raise UsageError(str(error).replace("EngineConfig.__init__() ", "LLM: ")) from None
         use_compilation_cache()
         folder = resolve_model_folder(model)
+        # Before the weights are read: what contradicts itself is refused at once.
+        check_options(config, ModelConfig.from_file(folder / "config.json"), num_loops)
         has_tokenizer = (folder / "tokenizer.json").exists()
         self.tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
+        self._has_own_ends = eos_token_ids is not None
         if eos_token_ids is None:
-            eos_token_ids = sorted(self.tokenizer.stop_token_ids) if self.tokenizer else ()
+            eos_token_ids = sorted(
+                self.tokenizer.stop_token_ids
+                if self.tokenizer is not None
+                else find_stop_token_ids(folder, None)
+            )
         loaded = load_folder(folder, dtype=dtype, num_loops=num_loops)
         self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids)
 
@@ -86,10 +96,14 @@ class LLM:
         Raises:
             UsageError: a request that could never run; then none has run.
         """
+        if isinstance(prompts, str):
+            raise UsageError("prompts must be a list, got one text; write [text]")
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise UsageError(f"expected options for {len(prompts)} prompts, got {len(params)}")
+        if not prompts:
+            return []
         requests = [
             GenerationRequest(prompt_token_ids=self.encode(prompt), params=options)
             for prompt, options in zip(prompts, params, strict=True)
@@ -107,6 +121,8 @@ class LLM:
 
         All are checked before the first runs. Leaving the iterator early aborts the rest.
         """
+        if not requests:
+            return
         if self.engine.has_unfinished_requests():
             raise LoopedError("this LLM is already generating; wait for it, or make another")
         names = [str(index) for index in range(len(requests))]
@@ -133,6 +149,16 @@ class LLM:
         if self.tokenizer is None:
             raise UsageError("this model has no tokenizer.json, and so no chat template")
         return tuple(self.tokenizer.encode_chat([{"role": "user", "content": text}]))
+
+    def with_chat_stop(self, request: GenerationRequest) -> GenerationRequest:
+        """The request with the template's end of a turn among its stop ids.
+
+        A request that ignores ends, or an `LLM` that was given its own, stays as it is.
+        """
+        if self.tokenizer is None or request.params.ignore_eos or self._has_own_ends:
+            return request
+        ends = self.tokenizer.chat_end_token_ids | frozenset(request.params.stop_token_ids)
+        return replace(request, params=replace(request.params, stop_token_ids=ends))
 
     def with_text(self, completion: Completion) -> Completion:
         """The completion with its tokens decoded, where there is a tokenizer."""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 
@@ -12,6 +13,7 @@ from .state import StateShape
 CPU_MAX_MODEL_LEN = 4096
 CPU_POOL_SHARE = 4
 """On a CPU the pool takes at most one part in this many of RAM."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 COARSE_STEP = 256
 """GPU pools are rounded down to a multiple of this: free memory differs by a little at every
 start, and a pool that differs by a block misses the compilation cache."""
@@ -43,31 +45,45 @@ def blocks_for_requests(shape: StateShape) -> int:
     return shape.max_num_seqs * shape.config.num_loops * shape.blocks_per_seq
 
 
+def explicit_blocks(config: EngineConfig, shape: StateShape) -> int | None:
+    """The pool's size where the user has given it, in blocks or in bytes; else None.
+
+    Raises:
+        LoopedError: when kv_cache_bytes does not hold a block for each plane.
+    """
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_cache_bytes is not None:
+        num_blocks = config.kv_cache_bytes // shape.block_bytes
+        return _check_useful(num_blocks, shape, f"kv_cache_bytes = {config.kv_cache_bytes:,}")
+    return None
+
+
 def blocks_on_cpu(config: EngineConfig, shape: StateShape) -> int:
-    """Size of a CPU's pool: what is asked for, else a quarter of RAM, else what requests need.
+    """Size of a CPU's pool: what is asked for, else what requests need within a quarter of RAM.
 
     Args:
         config: explicit sizes.
         shape: `num_blocks` of it is not read.
 
     Raises:
-        LoopedError: when not even one request of max_model_len fits into kv_cache_bytes.
+        LoopedError: when that does not hold a block for each plane.
     """
-    if config.num_blocks is not None:
-        return config.num_blocks
-    if config.kv_cache_bytes is not None:
-        return _blocks_in(config.kv_cache_bytes, shape, "kv_cache_bytes")
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(ram // CPU_POOL_SHARE // shape.block_bytes, blocks_for_requests(shape))
+    explicit = explicit_blocks(config, shape)
+    if explicit is not None:
+        return explicit
+    share = host_memory() // CPU_POOL_SHARE
+    num_blocks = min(share // shape.block_bytes, blocks_for_requests(shape))
+    return _check_useful(num_blocks, shape, "a quarter of RAM")
 
 
 def blocks_on_gpu(
     config: EngineConfig, shape: StateShape, *, bytes_limit: int, bytes_in_use: int, workspace: int
 ) -> int:
-    """Size of a GPU's pool: what is asked for, else what is left of the allowed share.
+    """Size of a GPU's pool: what is left of the allowed share.
 
     Args:
-        config: explicit sizes and the share.
+        config: the share.
         shape: `num_blocks` of it is not read.
         bytes_limit: memory of the device that JAX may use.
         bytes_in_use: what is taken already, the weights among it.
@@ -76,16 +92,19 @@ def blocks_on_gpu(
     Raises:
         LoopedError: when nothing useful is left.
     """
-    if config.num_blocks is not None:
-        return config.num_blocks
-    if config.kv_cache_bytes is not None:
-        return _blocks_in(config.kv_cache_bytes, shape, "kv_cache_bytes")
     allowed = int(bytes_limit * config.gpu_memory_utilization)
     left = allowed - bytes_in_use - workspace - shape.prompt_state_bytes
     num_blocks = min(max(left, 0) // shape.block_bytes, blocks_for_requests(shape))
     if num_blocks > COARSE_STEP:
         num_blocks -= num_blocks % COARSE_STEP
     return _check_useful(num_blocks, shape, "the memory that gpu_memory_utilization leaves")
+
+
+def host_memory(limit_file: Path = CGROUP_LIMIT) -> int:
+    """Bytes of RAM that this process may use: the machine's, or its container's if that is less."""
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = limit_file.read_text().strip() if limit_file.exists() else "max"
+    return ram if limit == "max" else min(ram, int(limit))
 
 
 def device_memory(device: jax.Device) -> tuple[int, int]:
@@ -100,10 +119,6 @@ def device_memory(device: jax.Device) -> tuple[int, int]:
             f"{device} does not report its memory; size the KV pool with --kv-cache-bytes"
         )
     return stats["bytes_limit"], stats["bytes_in_use"]
-
-
-def _blocks_in(num_bytes: int, shape: StateShape, what: str) -> int:
-    return _check_useful(num_bytes // shape.block_bytes, shape, f"{what} = {num_bytes:,}")
 
 
 def _check_useful(num_blocks: int, shape: StateShape, what: str) -> int:

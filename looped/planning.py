@@ -2,18 +2,27 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from looped.pallas_kernels import BACKENDS
 from looped.sched import ConfigError, SchedulerConfig
 
+from .config import ModelConfig
 from .engine_config import EngineConfig
 from .errors import UsageError
 from .executables import Executables, ladders_for
 from .loading import LoadedModel
-from .memory import CPU_MAX_MODEL_LEN, blocks_on_cpu, blocks_on_gpu, device_memory
+from .memory import (
+    CPU_MAX_MODEL_LEN,
+    blocks_on_cpu,
+    blocks_on_gpu,
+    device_memory,
+    explicit_blocks,
+)
 from .state import StateShape
 from .steps import Parameters
 
@@ -42,56 +51,48 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
             kv_watermark=config.kv_watermark,
             incremental_kv=config.incremental_kv,
             prefix_caching=config.prefix_caching,
-            cache_salt=f"{jnp.dtype(shape.dtype)}:{jnp.dtype(shape.kv_dtype)}",
+            cache_salt=f"{shape.config}:{shape.dtype}:{shape.kv_dtype}",
         )
     except ConfigError as error:
         raise UsageError(str(error)) from None
 
 
+def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | None) -> None:
+    """Refuses options that contradict each other or the model, before weights are read.
+
+    Args:
+        config: the engine's options.
+        model: as config.json describes it.
+        num_loops: what the model is to be loaded with; None leaves P as it is.
+
+    Raises:
+        UsageError: with the numbers.
+    """
+    model = replace(model, num_loops=num_loops or model.num_loops)
+    config.exit_defaults(model)
+    plan_scheduler(config, _trial_shape(config, model, jnp.dtype(jnp.float32)))
+
+
 def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters) -> StateShape:
-    """Sizes of the device state: longest sequence, KV type, and a pool that memory allows."""
-    if config.attention_backend not in BACKENDS:
-        raise UsageError(
-            f"attention_backend must be one of {', '.join(BACKENDS)}; "
-            f"got {config.attention_backend!r}"
-        )
-    device = jax.devices()[0]
-    is_cpu = device.platform == "cpu"
-    longest = loaded.config.max_position_embeddings
-    max_model_len = config.max_model_len or (min(longest, CPU_MAX_MODEL_LEN) if is_cpu else longest)
-    if max_model_len > longest:
-        raise UsageError(
-            f"max_model_len must be at most the model's {longest} positions, got {max_model_len}"
-        )
-    dtype = jnp.dtype(loaded.dtype)
-    if config.kv_cache_dtype is not None:
-        kv_dtype = jnp.dtype(config.kv_cache_dtype)
-    else:
-        kv_dtype = jnp.dtype(jnp.float32) if is_cpu else dtype
-    if is_cpu and kv_dtype == jnp.bfloat16:
-        logger.warning("a bfloat16 KV cache is slow on CPU: XLA converts the whole pool to write")
-    # A trial scheduler configuration derives the chunk and checks the rest before memory is taken.
-    shape = StateShape(
-        config=loaded.config,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        num_blocks=config.num_blocks or loaded.config.num_loops + config.kv_watermark,
-        block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        chunk_size=1,
-        max_model_len=max_model_len,
-    )
+    """Sizes of the device state: longest sequence, KV type, and a pool that memory allows.
+
+    Raises:
+        UsageError: options that contradict each other or the model.
+        LoopedError: no memory for a useful pool.
+    """
+    shape = _trial_shape(config, loaded.config, jnp.dtype(loaded.dtype))
     trial = plan_scheduler(config, shape)
     shape = replace(shape, chunk_size=trial.chunk_size)
-    if is_cpu:
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        if shape.kv_dtype == jnp.bfloat16:
+            logger.warning("a bfloat16 KV cache is slow on CPU: XLA converts the pool to write")
         return replace(shape, num_blocks=blocks_on_cpu(config, shape))
+    if (explicit := explicit_blocks(config, shape)) is not None:
+        return replace(shape, num_blocks=explicit)
     executables = Executables(shape, parameters, backend=config.attention_backend)
-    executables.prepare(
-        [
-            (kind, ladder[-1])
-            for kind, ladder in ladders_for(trial, is_deterministic=config.deterministic).items()
-        ]
-    )
+    ladders = ladders_for(trial, is_deterministic=config.deterministic)
+    executables.prepare([(kind, ladder[-1]) for kind, ladder in ladders.items()])
     limit, in_use = device_memory(device)
     num_blocks = blocks_on_gpu(
         config,
@@ -102,6 +103,33 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
     )
     # What fits bounds the longest sequence, unless the user has named it.
     fitting = num_blocks // loaded.config.num_loops * config.block_size
-    if config.max_model_len is None:
-        max_model_len = min(max_model_len, fitting)
-    return replace(shape, num_blocks=num_blocks, max_model_len=max_model_len)
+    longest = config.max_model_len or min(shape.max_model_len, fitting)
+    return replace(shape, num_blocks=num_blocks, max_model_len=longest)
+
+
+def _trial_shape(config: EngineConfig, model: ModelConfig, dtype: np.dtype[Any]) -> StateShape:
+    """All sizes but chunk and pool, which the scheduler's checks and memory still decide."""
+    if config.attention_backend not in BACKENDS:
+        raise UsageError(
+            f"attention_backend must be one of {', '.join(BACKENDS)}; "
+            f"got {config.attention_backend!r}"
+        )
+    is_cpu = jax.default_backend() == "cpu"
+    longest = model.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise UsageError(
+            f"max_model_len must be at most the model's {longest} positions, "
+            f"got {config.max_model_len}"
+        )
+    default_kv_dtype = np.dtype(np.float32) if is_cpu else dtype
+    return StateShape(
+        config=model,
+        dtype=dtype,
+        kv_dtype=jnp.dtype(config.kv_cache_dtype) if config.kv_cache_dtype else default_kv_dtype,
+        num_blocks=config.num_blocks or model.num_loops + config.kv_watermark,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        chunk_size=1,
+        max_model_len=config.max_model_len
+        or (min(longest, CPU_MAX_MODEL_LEN) if is_cpu else longest),
+    )

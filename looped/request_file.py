@@ -83,6 +83,8 @@ def _parse(
         raise UsageError(f"unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if ("prompt" in values) == ("prompt_token_ids" in values):
         raise UsageError("give either prompt or prompt_token_ids")
+    if not isinstance(values.get("prompt", ""), str):
+        raise UsageError(f"prompt must be text, got {values['prompt']!r}")
     token_ids = (
         encode(values["prompt"]) if "prompt" in values else _integers(values, "prompt_token_ids")
     )

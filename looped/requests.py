@@ -65,7 +65,7 @@ def build_request(
         prompt_token_ids=tuple(prompt_token_ids),
         max_tokens=params.max_tokens,
         exit_rule=exit_rule,
-        stop_token_ids=ends | params.stop_token_ids,
+        stop_token_ids=ends | frozenset(params.stop_token_ids),
         priority=params.priority,
         payload=sampling,
     )

@@ -71,10 +71,15 @@ class Runner:
         self._leaves = jax.tree.leaves(parameters)
         self._ladders = ladders
         self._num_launches = 0
-        self.reset()
+        self._start()
 
     def reset(self) -> None:
-        """Fresh device state for the same executables."""
+        """Fresh device state for the same executables. The old one goes first: a GPU holds one."""
+        for leaf in jax.tree.leaves(self._state):
+            leaf.delete()
+        self._start()
+
+    def _start(self) -> None:
         self._state = DeviceState.zeros(self.executables.shape)
         self._packer = Packer(self.executables.shape)
 

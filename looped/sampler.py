@@ -32,7 +32,8 @@ class SamplingRows:
     top_p: Float[Array, " R"]
     """1 keeps all."""
     seed: UInt32[Array, "R 2"]
-    """High and low word, as `jax.random.key(seed)` holds them."""
+    """High and low word of the seed, the key's two words. Below 2**32 that is `jax.random.key`;
+    above, JAX without 64-bit mode would drop the high word."""
     output_index: Int[Array, " R"]
     """Which output token of its request the row draws."""
 

@@ -1,12 +1,18 @@
 """What a user asks of one request: how tokens are drawn, when to stop, when to leave the loops."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from looped.sched import ExitOptions
 
 from .errors import UsageError
 
 MAX_SEED = 2**63 - 1
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 1e5
+"""Beyond these, logits divided by the temperature leave float32's range or its resolution."""
+MIN_TOP_P = 1e-6
+"""Below this, float32 sums of probabilities no longer tell apart what is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,7 @@ class SamplingParams:
     """Keep the smallest set of most likely tokens that holds this probability; ties stay in."""
     seed: int | None = None
     """Seed of this request's draws; None draws a fresh one, which the output names."""
-    stop_token_ids: frozenset[int] = frozenset()
+    stop_token_ids: Iterable[int] = frozenset()
     """Further ids that end the request, beside the model's end of sequence."""
     ignore_eos: bool = False
     """Do not stop at the model's end of sequence."""
@@ -37,13 +43,38 @@ class SamplingParams:
     """Lower goes first, under scheduling policy `priority`."""
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "top_k", "seed", "priority"):
+            value = getattr(self, name)
+            is_unset = value is None and name in ("top_k", "seed")
+            if not is_unset and type(value) is not int:
+                raise UsageError(f"{name} must be a whole number, got {value!r}")
+        for name in ("temperature", "top_p"):
+            if type(getattr(self, name)) not in (int, float):
+                raise UsageError(f"{name} must be a number, got {getattr(self, name)!r}")
+        if type(self.ignore_eos) is not bool:
+            raise UsageError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
+        object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not 0.0 <= self.temperature < float("inf"):
-            raise UsageError(f"temperature must be at least 0, got {self.temperature}")
+        is_greedy = self.temperature == 0
+        if not is_greedy and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            raise UsageError(
+                f"temperature must be 0 (greedy) or in {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}, "
+                f"got {self.temperature}"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top_k must be at least 1, or left out; got {self.top_k}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise UsageError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if not MIN_TOP_P <= self.top_p <= 1.0:
+            raise UsageError(f"top_p must be in {MIN_TOP_P:g} to 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
+
+
+def _token_ids(values: Any) -> frozenset[int]:
+    """Token ids of any collection, as a set."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UsageError(f"stop_token_ids must be a collection of token ids, got {values!r}")
+    ids = tuple(values)
+    if any(type(value) is not int for value in ids):
+        raise UsageError(f"stop_token_ids must be whole numbers, got {values!r}")
+    return frozenset(ids)

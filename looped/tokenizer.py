@@ -1,6 +1,5 @@
 """Text to token ids and back, with a checkpoint's own tokenizer, chat template and stop ids."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -8,12 +7,10 @@ from typing import Any, Self
 from tokenizers import Tokenizer as FastTokenizer
 
 from .chat import ChatTemplate, find_template
-from .config import read_json, token_ids
+from .config import read_json
 from .errors import LoopedError
+from .stops import CHAT_END, find_stop_token_ids
 
-logger = logging.getLogger(__name__)
-
-CHAT_END = "<|im_end|>"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -55,7 +52,7 @@ class Tokenizer:
         return cls(
             fast,
             template=find_template(folder, settings),
-            stop_token_ids=find_stop_token_ids(folder, settings, fast),
+            stop_token_ids=find_stop_token_ids(folder, fast),
         )
 
     def encode(self, text: str) -> list[int]:
@@ -68,10 +65,11 @@ class Tokenizer:
             raise LoopedError("this checkpoint has no chat template; leave out --chat")
         return self.encode(self._template.render(messages))
 
-    def chat_stop_token_ids(self) -> frozenset[int]:
-        """Stop ids of a chat: the model's, and the template's end of a turn."""
+    @property
+    def chat_end_token_ids(self) -> frozenset[int]:
+        """Where a chat ends besides: the template's end of a turn, if the vocabulary has it."""
         end = self._fast.token_to_id(CHAT_END)
-        return self.stop_token_ids if end is None else self.stop_token_ids | {end}
+        return frozenset() if end is None else frozenset({end})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD."""
@@ -112,30 +110,6 @@ class Detokenizer:
         piece = self._tokenizer.decode(self._pending)[self._num_emitted :]
         self._pending, self._num_emitted = [], 0
         return piece
-
-
-def find_stop_token_ids(
-    folder: Path, tokenizer_settings: dict[str, Any], fast: FastTokenizer
-) -> frozenset[int]:
-    """Union of what config, generation config and tokenizer config call end of sequence.
-
-    Published Ouro files disagree (0 in one, 2 in another), and a model that is stopped at one of
-    them only runs on into noise, so any of them stops; a disagreement is logged.
-    """
-    named = {
-        file: token_ids(_optional_json(folder / file).get("eos_token_id"))
-        for file in ("config.json", "generation_config.json")
-    }
-    eos = tokenizer_settings.get("eos_token")
-    text = eos.get("content") if isinstance(eos, dict) else eos
-    token = None if text is None else fast.token_to_id(text)
-    named["tokenizer_config.json"] = token_ids(token)
-    distinct = {frozenset(ids) for ids in named.values() if ids}
-    union = frozenset().union(*distinct)
-    if len(distinct) > 1:
-        said = ", ".join(f"{file} {sorted(ids)}" for file, ids in named.items() if ids)
-        logger.info("end of sequence: %s; stopping at any of %s", said, sorted(union))
-    return union
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -44,6 +44,12 @@ class AdmissionQueue:
         del self._waiting[index]
         self._num_changes += 1
 
+    def clear(self) -> list[Request]:
+        """Take everybody out of the queue; returns them in order."""
+        waiting, self._waiting = self._waiting, []
+        self._num_changes += 1
+        return waiting
+
     def admit(self) -> list[Request]:
         """Activate every request that may enter now; returns them in order.
 

@@ -17,6 +17,10 @@ def check_request(request: Request, config: SchedulerConfig) -> None:
         raise RequestError(f"{name}: expected a new Request, got one that was added before")
     if not request.prompt_token_ids:
         raise RequestError(f"{name}: expected at least one prompt token, got none")
+    for option in ("max_tokens", "priority"):
+        value = getattr(request, option)
+        if type(value) is not int:
+            raise RequestError(f"{name}: {option} must be a whole number, got {value!r}")
     if request.max_tokens < 1:
         raise RequestError(f"{name}: max_tokens must be >= 1, got {request.max_tokens}")
     if request.exit_rule.max_loops > config.num_planes:

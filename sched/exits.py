@@ -86,8 +86,14 @@ def resolve_exit(options: ExitOptions, defaults: ExitOptions, num_planes: int) -
     Raises:
         RequestError: options that contradict each other or are out of range.
     """
+    _check_types(options)
     implied = ExitMode.TRACE if options.trace is not None else defaults.mode
-    mode = ExitMode(options.mode or implied or ExitMode.OURO)
+    try:
+        mode = ExitMode(options.mode or implied or ExitMode.OURO)
+    except ValueError:
+        raise RequestError(
+            f"exit mode must be one of {', '.join(ExitMode)}; got {options.mode!r}"
+        ) from None
     if mode is ExitMode.TRACE:
         return _resolve_trace(options, defaults, num_planes)
     if options.trace is not None:
@@ -117,6 +123,19 @@ def resolve_exit(options: ExitOptions, defaults: ExitOptions, num_planes: int) -
         min_loops=min_loops,
         max_loops=max_loops,
     )
+
+
+def _check_types(options: ExitOptions) -> None:
+    """Options come from JSON, too: a string or a truth value is not a number."""
+    threshold = options.threshold
+    if threshold is not None and type(threshold) not in (int, float):
+        raise RequestError(f"exit threshold must be a number, got {threshold!r}")
+    for name in ("min_loops", "max_loops"):
+        value = getattr(options, name)
+        if value is not None and type(value) is not int:
+            raise RequestError(f"{name} must be a whole number, got {value!r}")
+    if options.trace is not None and any(type(depth) is not int for depth in options.trace):
+        raise RequestError("an exit trace must hold whole numbers")
 
 
 def _resolve_trace(options: ExitOptions, defaults: ExitOptions, num_planes: int) -> ExitRule:

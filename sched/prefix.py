@@ -108,7 +108,15 @@ class PrefixCache:
         return entry in self._unused
 
     def oldest_leaf(self) -> PrefixEntry:
-        """Return the entry to give up next: below the least recently used one, a leaf."""
+        """Return the entry to give up next: the least recently used that nothing continues.
+
+        Blocks are released children first, so that is the first one nearly always. If every unused
+        entry is continued by one in use (of a request that computed the shared part itself), the
+        continuation is forgotten first; its block stays with its holder.
+        """
+        for entry in self._unused:
+            if not entry.children:
+                return entry
         entry = next(iter(self._unused))
         while entry.children:
             entry = entry.children[0]

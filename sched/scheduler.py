@@ -68,9 +68,9 @@ class Scheduler:
         if self.config.prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
+        self._queue.add(request)
         self._num_added += 1
         self._unfinished[request.request_id] = request
-        self._queue.add(request)
 
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Return the next launch, its items now in flight; None if nothing can run.
@@ -164,6 +164,16 @@ class Scheduler:
         self._num_prompt_launches = 0
         self._forget(finished)
         return finished
+
+    def fail_waiting(self, message: str) -> list[Request]:
+        """End every request that waits, because nothing can run any more; returns them."""
+        waiting = self._queue.clear()
+        for request in waiting:
+            request.stage = Stage.FINISHED
+            request.finish_reason = FinishReason.ERROR
+            request.error = message
+        self._forget(waiting)
+        return waiting
 
     @property
     def has_unfinished_requests(self) -> bool:

@@ -42,8 +42,18 @@ def imported_modules(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            yield absolute_name(path, node)
+
+
+def absolute_name(path, node):
+    """The module that a `from` line means, relative ones as they are once installed."""
+    if node.level == 0:
+        return node.module
+    parts = path.relative_to(ROOT).parent.parts
+    package = parts if parts[0] == "looped" else ("looped", *parts)
+    base = package[: len(package) - node.level + 1]
+    return ".".join((*base, *filter(None, [node.module])))
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -53,7 +63,7 @@ def test_imports_follow_the_arrows(folder):
             top = module.split(".")[0]
             assert top not in FOLDERS[1:], f"{path}: `import {top}` is not ours once installed"
             if top == "looped":
-                allowed = module.startswith(ALLOWED[folder] or "-")
+                allowed = module.startswith((f"looped.{folder}", *ALLOWED[folder]))
                 assert allowed, f"{path} imports {module}"
             elif folder in THIRD_PARTY and top not in sys.stdlib_module_names:
                 assert top in THIRD_PARTY[folder], f"{path} imports {module}"

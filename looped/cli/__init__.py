@@ -52,3 +52,6 @@ def main() -> None:
         # would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"looped: error: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -11,6 +11,7 @@ import typer
 
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
+from looped.sched import ExitMode
 
 from .checkpoints import Dtype
 from .options import with_engine_options
@@ -18,7 +19,6 @@ from .options import with_engine_options
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
     from looped.records import EngineStats
-    from looped.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ def generate(
 
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
+    for file in (requests, exit_trace):
+        if file is not None and not file.is_file():
+            raise UsageError(f"{file} cannot be read: there is no such file")
+    if exit_trace is not None:
+        refuse_exit_options(engine_config)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -85,8 +90,6 @@ def generate(
         eos_token_ids=eos_token_id or None,
         config=engine_config,
     )
-    if chat:
-        params = with_chat_stop(llm, params)
     encode = llm.encode_chat if chat else llm.encode
     todo = [
         GenerationRequest(prompt_token_ids=ids, params=params)
@@ -94,6 +97,8 @@ def generate(
     ]
     if requests is not None:
         todo += read_requests(requests, params, encode)
+    if chat:
+        todo = [llm.with_chat_stop(request) for request in todo]
     if exit_trace is not None:
         traces = read_exit_trace(exit_trace, len(todo))
         todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
@@ -141,13 +146,14 @@ def statistics(stats: "EngineStats", seconds: float) -> str:
     )
 
 
-def with_chat_stop(llm: "LLM", params: "SamplingParams") -> "SamplingParams":
-    """The options with the template's end of a turn among the stop ids."""
-    from dataclasses import replace
-
-    if llm.tokenizer is None or params.ignore_eos:
-        return params
-    return replace(params, stop_token_ids=llm.tokenizer.chat_stop_token_ids())
+def refuse_exit_options(config: EngineConfig) -> None:
+    """A trace says where every token leaves: UsageError for any other exit option beside it."""
+    for name in ("exit_threshold", "min_loops", "max_loops"):
+        if getattr(config, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"--exit-trace takes no {flag}; leave out one of the two")
+    if config.exit_mode not in (None, ExitMode.TRACE):
+        raise UsageError(f"--exit-trace means exit mode trace, got --exit-mode {config.exit_mode}")
 
 
 def read_standard_input() -> str:

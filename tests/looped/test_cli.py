@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -213,7 +214,8 @@ def test_requests_from_a_file_a_trace_and_the_statistics_line(square_golden, tmp
         (("--prefill-chunk-size", "256"), "256 + 16 - 1 > 256; try --max-num-batched-tokens 271"),
         (("--max-num-batched-tokens", "8"), "max_num_batched_tokens must be >= max_num_seqs"),
         (("--num-blocks", "8", "--kv-cache-bytes", "100"), "give one"),
-        (("--temperature", "-1"), "temperature must be at least 0"),
+        (("--temperature", "-1"), "temperature must be 0 (greedy) or in"),
+        (("--exit-threshold", "nan"), "threshold must be in"),
         (("--exit-mode", "trace"), "needs a trace"),
         (("--requests", "nowhere.jsonl"), "cannot be read"),
     ],
@@ -239,3 +241,35 @@ def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):
     together = looped("generate", "one", "two", "three", *options).stdout
     apart = "".join(looped("generate", text, *options).stdout for text in ("one", "two", "three"))
     assert together == apart
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--exit-threshold", "0.5"), "takes no --exit-threshold"),
+        (("--max-loops", "2"), "takes no --max-loops"),
+        (("--min-loops", "2"), "takes no --min-loops"),
+        (("--exit-mode", "ouro"), "means exit mode trace"),
+    ],
+)
+def test_exit_options_beside_a_trace_are_refused_not_ignored(
+    tiny_folder, tmp_path, arguments, message
+):
+    (tmp_path / "trace.json").write_text("[[4, 1]]")
+    options = ("--model", tiny_folder, "--exit-trace", tmp_path / "trace.json")
+    done = looped("-q", "generate", "hi", *options, *arguments, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_an_interrupt_is_no_traceback(tiny_folder):
+    command = [
+        str(Path(sys.executable).with_name("looped")), "-q", "generate", "hi", "--model",
+        str(tiny_folder), "--max-tokens", "4000", "--ignore-eos",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.read(1)  # generation has begun
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == ""

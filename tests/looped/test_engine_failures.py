@@ -13,6 +13,7 @@ from looped.loading import load_folder
 from looped.runner import Runner
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, FinishReason, LaunchKind
+from looped.state import DeviceState
 
 
 class InjectedError(Exception):
@@ -86,7 +87,7 @@ def test_a_real_executable_that_fails_leaves_its_inputs_deleted_and_the_engine_u
     engine.add_request("a", square_golden.prompts[run["prompt"]], run_params(run))
     engine.step()
     engine.runner.state.key_pool.delete()
-    assert "a" in drain(engine)
+    assert "device state was lost" in drain(engine)["a"].error
     engine.add_request("b", square_golden.prompts[run["prompt"]], run_params(run))
     assert list(drain(engine)["b"].token_ids) == run["token_ids"]
 
@@ -116,6 +117,101 @@ def test_non_finite_logits_end_the_request_and_withdraw_what_it_published(tiny_f
     assert drain(engine)["again"].num_cached_tokens == 0
     engine.add_request("good again", [1, 2, 3] + [5] * 40, SamplingParams(max_tokens=4))
     assert drain(engine)["good again"].num_cached_tokens > 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_one_infinite_logit_is_as_bad_as_a_nan(tiny_folder, value):
+    shared = make_engine(tiny_folder)
+    loaded = load_folder(tiny_folder)
+    head = loaded.model.lm_head.weight
+    head[...] = head[...].at[7].set(value)
+    engine = LLMEngine(loaded, shared.config, executables=shared.runner.executables)
+    engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=2))
+    assert "finite" in drain(engine)["a"].error
+
+
+@pytest.mark.parametrize("method", ["pack", "launch", "collect"])
+def test_an_interrupt_passes_through_and_leaves_the_engine_usable(
+    square_golden, monkeypatch, method
+):
+    run = square_golden.runs[0]
+    prompt = square_golden.prompts[run["prompt"]]
+    engine = make_engine(square_golden.folder)
+    engine.add_request("cut off", prompt, run_params(run))
+    for _ in range(3):
+        engine.step()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runner, method, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            drain(engine)
+    assert engine.scheduler.num_in_flight == 0
+    check_idle(engine)
+    engine.add_request("after", prompt, run_params(run))
+    assert list(drain(engine)["after"].token_ids) == run["token_ids"]
+
+
+def test_without_a_fresh_state_everybody_is_told_and_nobody_else_let_in(tiny_folder, monkeypatch):
+    engine = make_engine(tiny_folder, max_num_seqs=1)
+    for name in ("active", "waiting"):
+        engine.add_request(name, [1, 2], SamplingParams(max_tokens=3))
+    engine.step()
+    fail_once(monkeypatch, "collect", lambda _: True)
+
+    def no_memory(runner):
+        raise MemoryError("no room for a second pool")
+
+    monkeypatch.setattr(Runner, "reset", no_memory)
+    completions = {done.request_id: done for done in engine.step().completions}
+    assert "device state was lost" in completions["active"].error
+    assert "no fresh device state" in completions["waiting"].error
+    assert not engine.has_unfinished_requests()
+    assert engine.is_broken
+    with pytest.raises(LoopedError, match="make another one"):
+        engine.add_request("late", [1], SamplingParams())
+
+
+def test_the_old_state_is_deleted_before_a_fresh_one_is_made(tiny_folder, monkeypatch):
+    engine = make_engine(tiny_folder)
+    before, zeros = engine.runner.state, DeviceState.zeros
+
+    def checked(shape):
+        assert before.key_pool.is_deleted()
+        assert before.value_pool.is_deleted()
+        return zeros(shape)
+
+    monkeypatch.setattr(DeviceState, "zeros", checked)
+    engine.runner.reset()
+    assert not engine.runner.state.key_pool.is_deleted()
+
+
+def test_blocks_that_nobody_owns_are_never_written(tiny_folder):
+    """A pattern in every block of every layer; the last ones, beyond what is needed, keep it."""
+    engine = make_engine(tiny_folder, num_blocks=400, prefix_caching=False)
+    noise = np.random.default_rng(0).normal(size=engine.runner.state.key_pool.shape)
+    pattern = noise.astype(np.float32)
+    engine.runner._state = replace(
+        engine.runner.state, key_pool=jnp.asarray(pattern), value_pool=jnp.asarray(pattern)
+    )
+    owned: set[int] = set()
+    for index in range(12):
+        exit_options = ExitOptions(threshold=0.3, min_loops=1)
+        params = SamplingParams(max_tokens=9, exit=exit_options)
+        engine.add_request(str(index), [index + 1] * (3 + 4 * index), params)
+    while engine.has_unfinished_requests():
+        engine.step()
+        for request in engine.scheduler.active_requests:
+            owned |= {block for table in request.block_tables for block in table}
+    shape = engine.runner.executables.shape
+    untouched = sorted(set(range(shape.num_blocks)) - owned)
+    assert shape.num_blocks - 1 in untouched
+    for layer in range(shape.config.num_layers):
+        blocks = np.array(untouched) + layer * shape.num_blocks
+        for pool in (engine.runner.state.key_pool, engine.runner.state.value_pool):
+            np.testing.assert_array_equal(np.asarray(pool)[blocks], pattern[blocks])
 
 
 def test_an_abort_at_any_step_frees_everything_and_disturbs_nobody(square_golden):

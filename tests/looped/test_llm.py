@@ -1,9 +1,14 @@
 """`LLM`: prompts in, completions out, in order, whatever finishes first."""
 
+import gc
+import shutil
+
 import pytest
 
 from looped import LLM, SamplingParams, UsageError
 from looped.engine_config import EngineConfig
+from looped.executables import all_rungs, ladders_for
+from looped.llm import GenerationRequest
 from looped.sched import ExitOptions, FinishReason
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
@@ -77,15 +82,11 @@ def test_one_refused_prompt_means_that_none_has_run(llm):
 
 
 def test_leaving_a_run_early_aborts_the_rest(llm):
-    from looped.llm import GenerationRequest
-
     request = GenerationRequest(prompt_token_ids=(1, 2), params=SamplingParams(max_tokens=30))
     for output in llm.run([request] * 3):
         if output.tokens:
             break
     del output
-    import gc
-
     gc.collect()
     assert not llm.engine.has_unfinished_requests()
     assert llm.engine.stats().num_used_blocks == 0
@@ -109,6 +110,51 @@ def test_wrong_numbers_of_options_and_unknown_options_are_refused(llm, tiny_fold
         LLM(str(tiny_folder), max_sequences=3)
     with pytest.raises(UsageError, match="not both"):
         LLM(str(tiny_folder), config=EngineConfig(), max_num_seqs=3)
+
+
+def test_no_prompts_give_no_completions_and_one_text_is_not_a_list(llm):
+    assert llm.generate([]) == []
+    with pytest.raises(UsageError, match="write \\[text\\]"):
+        llm.generate("hello")
+
+
+def test_without_a_tokenizer_the_configs_still_say_where_a_sequence_ends(tiny_folder, tmp_path):
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        shutil.copy(tiny_folder / name, tmp_path / name)
+    bare = LLM(str(tmp_path), **OPTIONS)
+    assert bare.tokenizer is None
+    (done,) = bare.generate([[1, 2]], SamplingParams(max_tokens=1), show_progress=False)
+    assert done.text is None
+    assert bare.engine._eos_token_ids == {0, 2}
+    with pytest.raises(UsageError, match="give token ids"):
+        bare.generate(["hello"])
+
+
+def test_a_chat_ends_at_the_end_of_a_turn_unless_told_otherwise(llm, tiny_folder):
+    def ends(model, **options):
+        request = GenerationRequest(prompt_token_ids=(1,), params=SamplingParams(**options))
+        return model.with_chat_stop(request).params.stop_token_ids
+
+    assert ends(llm) == {2}
+    assert ends(llm, stop_token_ids=[7]) == {2, 7}
+    assert ends(llm, ignore_eos=True) == frozenset()
+    assert ends(LLM(str(tiny_folder), eos_token_ids=[9], **OPTIONS)) == frozenset()
+
+
+def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny_folder):
+    for policy in ("mixed", "separate", "atomic"):
+        model = LLM(str(tiny_folder), policy=policy, **OPTIONS)
+        engine = model.engine
+        prompts = [[5] * length for length in (3, 20, 31)]
+        engine.warm_up([len(prompt) for prompt in prompts])
+        compiled = engine.stats().num_compilations
+        everything = len(all_rungs(ladders_for(engine.scheduler_config)))
+        params = SamplingParams(max_tokens=6, ignore_eos=True)
+        model.generate(prompts, params, show_progress=False)
+        assert engine.stats().num_compilations == compiled <= everything
+        small = LLM(str(tiny_folder), policy=policy, **OPTIONS)
+        small.generate([[1, 2]], params, show_progress=False)
+        assert small.engine.stats().num_compilations < everything
 
 
 def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):

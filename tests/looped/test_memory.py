@@ -8,8 +8,17 @@ from engines import loaded_model, make_engine
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
-from looped.memory import COARSE_STEP, blocks_for_requests, blocks_on_cpu, blocks_on_gpu
+from looped.memory import (
+    COARSE_STEP,
+    blocks_for_requests,
+    blocks_on_cpu,
+    blocks_on_gpu,
+    explicit_blocks,
+    host_memory,
+)
+from looped.planning import plan_shape
 from looped.sampling_params import SamplingParams
+from looped.steps import Parameters, lookahead_head
 
 GIB = 2**30
 
@@ -31,7 +40,8 @@ def test_without_sizes_the_pool_holds_what_all_slots_can_need(shape):
 def test_bytes_are_rounded_down_to_blocks(shape):
     config = EngineConfig(kv_cache_bytes=shape.block_bytes * 10 + 5)
     assert blocks_on_cpu(config, shape) == 10
-    assert blocks_on_gpu(config, shape, bytes_limit=0, bytes_in_use=0, workspace=0) == 10
+    assert explicit_blocks(config, shape) == 10
+    assert explicit_blocks(EngineConfig(num_blocks=7), shape) == 7
 
 
 def test_a_gpu_pool_is_what_weights_workspace_and_the_kept_share_leave(shape):
@@ -54,6 +64,49 @@ def test_a_little_less_free_memory_gives_the_same_pool(shape):
         for used in range(0, 3 * large.block_bytes, large.block_bytes // 2)
     }
     assert len(sizes) <= 2
+
+
+class FakeGpu:
+    """A device as `plan_shape` sees one; the steps themselves compile for the CPU."""
+
+    platform = "gpu"
+
+    def __init__(self, stats):
+        self._stats = stats
+
+    def memory_stats(self):
+        return self._stats
+
+
+def plan_on(monkeypatch, folder, stats, **options):
+    loaded = loaded_model(folder)
+    monkeypatch.setattr("looped.planning.jax.devices", lambda: [FakeGpu(stats)])
+    parameters = Parameters(model=loaded.model, lookahead_head=lookahead_head(64, 0))
+    config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, **options)
+    return plan_shape(loaded, config, parameters)
+
+
+def test_a_gpu_is_planned_from_its_free_memory(tiny_folder, monkeypatch):
+    stats = {"bytes_limit": 16 * 2**20, "bytes_in_use": 2**20}
+    planned = plan_on(monkeypatch, tiny_folder, stats)
+    assert 0 < planned.kv_bytes < 0.9 * 16 * 2**20
+    assert planned.max_model_len == planned.num_blocks // 4 * 16 < 4096
+
+
+def test_explicit_sizes_need_no_word_from_the_gpu(tiny_folder, monkeypatch):
+    assert plan_on(monkeypatch, tiny_folder, None, num_blocks=64).num_blocks == 64
+    sized = plan_on(monkeypatch, tiny_folder, None, kv_cache_bytes=10 * 24_576)
+    assert sized.num_blocks == 10
+    with pytest.raises(LoopedError, match="--kv-cache-bytes"):
+        plan_on(monkeypatch, tiny_folder, None)
+
+
+def test_a_containers_limit_counts_as_the_memory_there_is(tmp_path):
+    limit = tmp_path / "memory.max"
+    limit.write_text("1000000\n")
+    assert host_memory(limit) == 1_000_000
+    limit.write_text("max\n")
+    assert host_memory(limit) == host_memory(tmp_path / "nothing") > 10**9
 
 
 def test_a_gpu_without_room_is_refused_with_numbers(shape):

@@ -59,6 +59,9 @@ def test_a_trace_and_stop_ids_are_lists_of_integers(tmp_path):
         ({"prompt_token_ids": "12"}, "prompt_token_ids must be a list of integers"),
         ({"prompt_token_ids": [1, 2.5]}, "prompt_token_ids must be a list of integers"),
         ({"prompt": "a", "exit_mode": "sometimes"}, "sometimes"),
+        ({"prompt": "a", "max_tokens": 2.5}, "max_tokens must be a whole number"),
+        ({"prompt": "a", "ignore_eos": "no"}, "ignore_eos must be true or false"),
+        ({"prompt": 5}, "prompt must be text"),
     ],
 )
 def test_a_line_that_is_no_request_is_refused_with_its_number(tmp_path, line, message):

@@ -32,7 +32,11 @@ def sampling_rows(options):
 
 def noise_of(seed, output_index, size=VOCAB):
     """Gumbel noise of sample 0 of a request, by the formula of the contract."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), output_index)
+    words = jnp.asarray([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32)
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    if seed < 2**31:
+        assert key == jax.random.key(seed)
+    key = jax.random.fold_in(jax.random.fold_in(key, 0), output_index)
     return np.asarray(jax.random.gumbel(key, (size,)))
 
 
@@ -62,7 +66,7 @@ option = st.tuples(
     st.sampled_from([0.0, 0.3, 1.0, 2.5]),
     st.integers(1, VOCAB),
     st.sampled_from([1.0, 0.95, 0.5, 0.01]),
-    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**63 - 1),
     st.integers(0, 100),
 )
 
@@ -180,11 +184,22 @@ def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
     ("options", "message"),
     [
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ({"temperature": -0.1}, "temperature must be at least 0"),
-        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": -0.1}, "temperature must be 0"),
+        ({"temperature": float("nan")}, "temperature must be 0"),
+        ({"temperature": 1e-30}, "1e-05 to 100000, got 1e-30"),
+        ({"temperature": 1e39}, "temperature must be 0"),
+        ({"temperature": "hot"}, "temperature must be a number"),
+        ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
+        ({"max_tokens": True}, "max_tokens must be a whole number"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"priority": "high"}, "priority must be a whole number"),
+        ({"ignore_eos": "no"}, "ignore_eos must be true or false"),
+        ({"stop_token_ids": "12"}, "collection of token ids"),
+        ({"stop_token_ids": [1.5]}, "must be whole numbers"),
         ({"top_k": 0}, "top_k must be at least 1"),
-        ({"top_p": 0.0}, "top_p must be above 0"),
-        ({"top_p": 1.1}, "at most 1"),
+        ({"top_p": 0.0}, "top_p must be in 1e-06 to 1"),
+        ({"top_p": 1e-39}, "top_p must be in"),
+        ({"top_p": 1.1}, "top_p must be in"),
         ({"seed": -1}, "seed must be 0 to"),
         ({"seed": 2**63}, "seed must be 0 to"),
     ],

@@ -129,7 +129,7 @@ def test_a_disagreement_is_logged_once(folder: Path, caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO, logger="looped")
     tokenizer = name_stops(folder, 0, [2], "<|endoftext|>")
     tokenizer.encode_chat(USER)
-    tokenizer.chat_stop_token_ids()
+    tokenizer.encode("again")
     assert caplog.messages == [
         "end of sequence: config.json [0], generation_config.json [2], "
         "tokenizer_config.json [0]; stopping at any of [0, 2]"
@@ -146,11 +146,11 @@ def test_an_agreement_is_not_logged(folder: Path, caplog: pytest.LogCaptureFixtu
 def test_a_chat_also_stops_at_the_end_of_a_turn(folder: Path) -> None:
     tokenizer = name_stops(folder, 0, 0, "<|endoftext|>")
     assert tokenizer.stop_token_ids == {0}
-    assert tokenizer.chat_stop_token_ids() == {0, 2}
+    assert tokenizer.chat_end_token_ids == {2}
 
 
 def test_a_vocabulary_without_an_end_of_turn_adds_none(byte_tokenizer: Tokenizer) -> None:
-    assert byte_tokenizer.chat_stop_token_ids() == frozenset()
+    assert byte_tokenizer.chat_end_token_ids == frozenset()
 
 
 # Chat templates.

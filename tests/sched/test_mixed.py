@@ -124,14 +124,16 @@ def test_a_coda_that_is_ready_goes_first_and_admits_nobody() -> None:
 
 
 def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_prompt() -> None:
-    alike = (item_of(ItemKind.PROMPT, 2, depth=1), item_of(ItemKind.PROMPT, 3, depth=1))
-    view = replace(EMPTY, prompt_items=alike, prompt_shortcut=True)
+    alike = (item_of(ItemKind.PROMPT, 9, depth=1), item_of(ItemKind.PROMPT, 8, depth=1))
+    view = replace(EMPTY, max_num_batched_tokens=32, prompt_items=alike, prompt_shortcut=True)
     assert MIXED.take(view, Stage.RECURRENT) == Selection(alike, num_passes=3)
-    unlike = (alike[0], item_of(ItemKind.PROMPT, 3, depth=2))
+    unlike = (alike[0], item_of(ItemKind.PROMPT, 8, depth=2))
+    few = (alike[0], item_of(ItemKind.PROMPT, 7, depth=1))
     for other in (
         replace(view, prompt_shortcut=False),
         replace(view, num_past_prompt=1),
         replace(view, prompt_items=unlike),
+        replace(view, prompt_items=few),
         replace(view, decode_items=DECODE, num_past_prompt=3),
     ):
         assert MIXED.take(other, Stage.RECURRENT).num_passes == 1
@@ -139,8 +141,13 @@ def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_pr
 
 def test_a_coda_row_in_the_queue_switches_the_shortcut_off() -> None:
     """min_coda_batch_size 2: the first prompt's coda waits, and must not wait for four passes."""
-    driver = rig(min_coda_batch_size=2, prompt_shortcut=True)
-    short, long = request_of("short", 3, max_tokens=3), request_of("long", 40)
+    driver = rig(
+        min_coda_batch_size=2,
+        prompt_shortcut=True,
+        max_num_batched_tokens=64,
+        prefill_chunk_size=32,
+    )
+    short, long = request_of("short", 3, max_tokens=3), request_of("long", 100)
     driver.scheduler.add(short)
     driver.scheduler.add(long)
     launches = []
