@@ -12,9 +12,14 @@ waiting.
 
 Result (2026-11-29, 2 shared cores, CPU only, no GPU; milliseconds to the first token):
 
-RESULT_TABLE
+| prompt tokens | with | without | ratio of pairs |
+|---|---|---|---|
+| 16 | 66.2 | 70.7 | 0.97 |
+| 128 | 209.5 | 230.3 | 0.90 |
+| 512 | 948.7 | 1056.9 | 0.89 |
 
-The default is on.
+The default is on. At 16 tokens both run the same launches: before the policy had a floor of 17 rows
+the shortcut padded them to the lowest `prefill` rung, 32 rows, and the ratio was 1.40.
 """
 
 import logging
