@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from scheduler_rig import EMPTY_VIEW, FULL_DEPTH, NUM_PLANES
 from stub_executor import VOCAB_SIZE, Driver, StubExecutor, StubPayload, check_drained
 
 from looped.sched import (
@@ -28,26 +29,7 @@ from looped.sched import (
     resolve_exit,
 )
 
-NUM_PLANES = 4
 MIXED = POLICIES["mixed"]
-FULL_DEPTH = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
-EMPTY = View(
-    now=0.0,
-    num_planes=NUM_PLANES,
-    max_num_batched_tokens=10,
-    max_num_seqs=4,
-    min_coda_batch_size=2,
-    prefill_interval=1,
-    prompt_shortcut=False,
-    num_prompt_launches=0,
-    decode_items=(),
-    prompt_items=(),
-    coda_items=(),
-    num_decoding=0,
-    num_past_prompt=0,
-    num_waiting=0,
-    num_active=0,
-)
 
 
 def rig(policy: str | Policy = "mixed", **options: object) -> Driver:
@@ -101,7 +83,7 @@ DECODE = tuple(item_of(ItemKind.DECODE) for _ in range(3))
 
 def test_decode_items_are_all_taken_first_and_prompts_fill_what_is_left() -> None:
     prompts = tuple(item_of(ItemKind.PROMPT, count) for count in (4, 3, 1))
-    view = replace(EMPTY, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
+    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
     assert MIXED.choose(view) == (Stage.RECURRENT, True)
     assert MIXED.take(view, Stage.RECURRENT) == Selection(DECODE + prompts[:2])
 
@@ -111,13 +93,13 @@ def test_a_prompt_item_is_taken_whole_or_not_at_all_at_the_budgets_edge(
     count: int, is_taken: bool
 ) -> None:
     prompts = (item_of(ItemKind.PROMPT, count), item_of(ItemKind.PROMPT, 1))
-    view = replace(EMPTY, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
+    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
     taken = MIXED.take(view, Stage.RECURRENT).candidates
     assert taken == (DECODE + prompts[:1] if is_taken else DECODE), "nobody is let past"
 
 
 def test_a_coda_that_is_ready_goes_first_and_admits_nobody() -> None:
-    busy = replace(EMPTY, decode_items=DECODE, coda_items=DECODE[:1], num_decoding=3)
+    busy = replace(EMPTY_VIEW, decode_items=DECODE, coda_items=DECODE[:1], num_decoding=3)
     assert MIXED.choose(busy) == (Stage.RECURRENT, True)
     assert MIXED.choose(replace(busy, coda_items=DECODE[:2])) == (Stage.CODA, False)
     assert MIXED.choose(replace(busy, decode_items=(), num_decoding=0)) == (Stage.CODA, False)
@@ -125,7 +107,7 @@ def test_a_coda_that_is_ready_goes_first_and_admits_nobody() -> None:
 
 def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_prompt() -> None:
     alike = (item_of(ItemKind.PROMPT, 9, depth=1), item_of(ItemKind.PROMPT, 8, depth=1))
-    view = replace(EMPTY, max_num_batched_tokens=32, prompt_items=alike, prompt_shortcut=True)
+    view = replace(EMPTY_VIEW, max_num_batched_tokens=32, prompt_items=alike, prompt_shortcut=True)
     assert MIXED.take(view, Stage.RECURRENT) == Selection(alike, num_passes=3)
     unlike = (alike[0], item_of(ItemKind.PROMPT, 8, depth=2))
     few = (alike[0], item_of(ItemKind.PROMPT, 7, depth=1))

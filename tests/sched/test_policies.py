@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from scheduler_rig import EMPTY_VIEW, NUM_PLANES
 from stub_executor import Driver, StubExecutor, StubPayload, check_drained
 
 from looped.sched import (
@@ -26,26 +27,8 @@ from looped.sched import (
     resolve_exit,
 )
 
-NUM_PLANES = 4
 RULE = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
 ATOMIC, SEPARATE = POLICIES["atomic"], POLICIES["separate"]
-EMPTY = View(
-    now=0.0,
-    num_planes=NUM_PLANES,
-    max_num_batched_tokens=10,
-    max_num_seqs=4,
-    min_coda_batch_size=2,
-    prefill_interval=1,
-    prompt_shortcut=False,
-    num_prompt_launches=0,
-    decode_items=(),
-    prompt_items=(),
-    coda_items=(),
-    num_decoding=0,
-    num_past_prompt=0,
-    num_waiting=0,
-    num_active=0,
-)
 
 
 def item_of(kind: ItemKind, count: int = 1, depth: int = 0) -> ScheduledItem:
@@ -60,7 +43,11 @@ PROMPTS = tuple(item_of(ItemKind.PROMPT, count) for count in (4, 5, 3, 1))
 @pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
 def test_alternation_takes_coda_then_due_decode_then_prompts_then_decode(policy: Policy) -> None:
     busy = replace(
-        EMPTY, decode_items=(DECODE,), prompt_items=PROMPTS, coda_items=(DECODE,), num_decoding=1
+        EMPTY_VIEW,
+        decode_items=(DECODE,),
+        prompt_items=PROMPTS,
+        coda_items=(DECODE,),
+        num_decoding=1,
     )
     assert policy.choose(busy) == (Stage.PREFILL, True), "one coda row of two, decode not due"
     assert policy.choose(replace(busy, coda_items=(DECODE,) * 2)) == (Stage.CODA, False)
@@ -77,14 +64,14 @@ def test_prompt_items_are_taken_whole_and_in_order_up_to_the_first_that_does_not
     assert pack_whole(PROMPTS, 12) == PROMPTS[:3]
     assert pack_whole(PROMPTS, 11) == PROMPTS[:2], "the last would fit, but is not let past"
     assert pack_whole(PROMPTS, 3) == ()
-    view = replace(EMPTY, prompt_items=PROMPTS)
+    view = replace(EMPTY_VIEW, prompt_items=PROMPTS)
     assert SEPARATE.take(view, Stage.PREFILL) == Selection(PROMPTS[:2])
     assert ATOMIC.take(view, Stage.PREFILL) == Selection(PROMPTS[:2], num_passes=4)
 
 
 def test_separate_packs_any_depths_and_atomic_one_depth() -> None:
     depths = tuple(item_of(ItemKind.PROMPT, depth=depth) for depth in (1, 0, 1))
-    view = replace(EMPTY, prompt_items=depths)
+    view = replace(EMPTY_VIEW, prompt_items=depths)
     assert SEPARATE.take(view, Stage.PREFILL) == Selection(depths)
     expected = Selection((depths[0], depths[2]), num_passes=3)
     assert ATOMIC.take(view, Stage.PREFILL) == expected
@@ -93,7 +80,7 @@ def test_separate_packs_any_depths_and_atomic_one_depth() -> None:
 @pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
 @pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.RECURRENT, Stage.CODA])
 def test_an_empty_stage_yields_an_empty_selection(policy: Policy, stage: Stage) -> None:
-    assert policy.take(EMPTY, stage).candidates == ()
+    assert policy.take(EMPTY_VIEW, stage).candidates == ()
 
 
 def test_policies_are_found_by_name_and_say_which_executables_they_need() -> None:

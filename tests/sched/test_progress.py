@@ -1,11 +1,9 @@
 """What results do: routing by each request's rule, prompt progress, KV growth, readbacks."""
 
 import pytest
+from scheduler_rig import ADAPTIVE, FULL_DEPTH, NUM_PLANES, request_of, rig
 from stub_executor import (
-    VOCAB_SIZE,
     Driver,
-    StubExecutor,
-    StubPayload,
 )
 
 from looped.sched import (
@@ -13,55 +11,15 @@ from looped.sched import (
     CodaResult,
     ExitMode,
     ExitOptions,
-    ExitRule,
     FinishReason,
     InterfaceError,
     ItemKind,
     LaunchKind,
     RecurrentResult,
-    Request,
     Scheduler,
-    SchedulerConfig,
     Stage,
     resolve_exit,
 )
-
-NUM_PLANES = 4
-FULL_DEPTH = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
-ADAPTIVE = resolve_exit(ExitOptions(threshold=0.5, min_loops=1), ExitOptions(), NUM_PLANES)
-PAYLOAD = StubPayload(0)
-
-
-def rig(**options: object) -> tuple[Scheduler, Driver]:
-    """Return a scheduler of four planes with its stub, and who drives them."""
-    sizes = {"num_blocks": 64, "max_model_len": 64, "block_size": 2, "prefill_chunk_size": 4}
-    sizes |= {"policy": "separate"}
-    config = SchedulerConfig(
-        num_planes=NUM_PLANES,
-        vocab_size=VOCAB_SIZE,
-        **(sizes | options),  # type: ignore[arg-type]
-    )
-    executor = StubExecutor(config)
-    scheduler = Scheduler(config, executor)
-    return scheduler, Driver(scheduler, executor)
-
-
-def request_of(
-    request_id: str = "a",
-    prompt: tuple[int, ...] = (1, 2, 3),
-    max_tokens: int = 2,
-    exit_rule: ExitRule = FULL_DEPTH,
-    payload: StubPayload = PAYLOAD,
-    stop: frozenset[int] = frozenset(),
-) -> Request:
-    return Request(
-        request_id=request_id,
-        prompt_token_ids=prompt,
-        max_tokens=max_tokens,
-        exit_rule=exit_rule,
-        payload=payload,
-        stop_token_ids=stop,
-    )
 
 
 def in_the_loops(driver: Driver, scheduler: Scheduler) -> Batch:

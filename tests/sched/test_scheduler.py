@@ -3,10 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from scheduler_rig import request_of, rig
 from stub_executor import (
-    VOCAB_SIZE,
-    Driver,
-    StubExecutor,
     StubPayload,
     check_drained,
     check_invariants,
@@ -16,54 +14,14 @@ from stub_executor import (
 from looped.sched import (
     NO_SLOT,
     ExitOptions,
-    ExitRule,
     FinishReason,
     InterfaceError,
     LaunchKind,
     RecurrentResult,
     Request,
     RequestError,
-    Scheduler,
-    SchedulerConfig,
     resolve_exit,
 )
-
-NUM_PLANES = 4
-FULL_DEPTH = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
-ADAPTIVE = resolve_exit(ExitOptions(threshold=0.5, min_loops=1), ExitOptions(), NUM_PLANES)
-PAYLOAD = StubPayload(0)
-
-
-def rig(**options: object) -> tuple[Scheduler, Driver]:
-    """Return a scheduler of four planes with its stub, and who drives them."""
-    sizes = {"num_blocks": 64, "max_model_len": 64, "block_size": 2, "prefill_chunk_size": 4}
-    sizes |= {"policy": "separate"}
-    config = SchedulerConfig(
-        num_planes=NUM_PLANES,
-        vocab_size=VOCAB_SIZE,
-        **(sizes | options),  # type: ignore[arg-type]
-    )
-    executor = StubExecutor(config)
-    scheduler = Scheduler(config, executor)
-    return scheduler, Driver(scheduler, executor)
-
-
-def request_of(
-    request_id: str = "a",
-    prompt: tuple[int, ...] = (1, 2, 3),
-    max_tokens: int = 2,
-    exit_rule: ExitRule = FULL_DEPTH,
-    payload: StubPayload = PAYLOAD,
-    stop: frozenset[int] = frozenset(),
-) -> Request:
-    return Request(
-        request_id=request_id,
-        prompt_token_ids=prompt,
-        max_tokens=max_tokens,
-        exit_rule=exit_rule,
-        payload=payload,
-        stop_token_ids=stop,
-    )
 
 
 @pytest.mark.parametrize(
