@@ -14,7 +14,7 @@ READY := $(VENV)/.looped-ready
 demo: $(READY)
 	@$(BIN)/looped --quiet convert tests/fixtures/ouro-tiny $(VENV)/demo-model --overwrite
 	@echo "demo: a tiny model with RANDOM weights, until a trained one ships: expect noise."
-	@echo "demo: it proves the arithmetic (the same tokens as the reference), not usefulness."
+	@echo "demo: what it shows is that every step works; make test holds it to a reference."
 	@echo "prompt: the quick brown fox"
 	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model "the quick brown fox" --max-tokens 32
 	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model --prompt-ids 311 --max-tokens 12 \
@@ -41,12 +41,15 @@ package: $(READY)
 	$(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv $(VENV)/wheel-check
 	$(VENV)/wheel-check/bin/pip install --quiet dist/*.whl
-	cd / && $(CURDIR)/$(VENV)/wheel-check/bin/looped --help >/dev/null
-	cd / && $(CURDIR)/$(VENV)/wheel-check/bin/python -W error::ImportWarning \
+	cd / && $(abspath $(VENV))/wheel-check/bin/looped --help >/dev/null
+	cd / && $(abspath $(VENV))/wheel-check/bin/python -W error::ImportWarning \
 		$(CURDIR)/tests/support/import_all.py
+	cd / && $(abspath $(VENV))/wheel-check/bin/looped -q generate --max-tokens 4 \
+		--model $(CURDIR)/tests/fixtures/ouro-tiny "hello" >/dev/null
 
 $(READY): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "looped needs Python 3.11 to 3.13 on PATH" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
+		{ echo "looped needs Python 3.11 to 3.13; got '$(PYTHON)'" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

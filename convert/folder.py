@@ -97,6 +97,10 @@ class ConvertedFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = Manifest.from_file(path / MANIFEST_FILE)
+        if not (path / PARAMETERS_FOLDER).is_dir():
+            raise LoopedError(
+                f"{path} has a manifest but no {PARAMETERS_FOLDER}; convert the checkpoint again"
+            )
         self.config = ModelConfig.from_file(path / "config.json")
         self.shapes = parameter_shapes(self.config)
         if self.shapes.keys() != self.manifest.checksums.keys():

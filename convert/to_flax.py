@@ -66,6 +66,8 @@ def convert_checkpoint(
     check_destination(destination, source=source, overwrite=overwrite)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    if ConvertedFolder.is_at(source):
+        raise LoopedError(f"{source} is converted already; use it as it is, or export it")
     checkpoint = HuggingFaceFolder(source)
     checkpoint.check_values()
     dtype = dtype or ("bfloat16" if checkpoint.dtype == "bfloat16" else "float32")
@@ -89,7 +91,9 @@ def convert_checkpoint(
         manifest.write(staged / MANIFEST_FILE)
         if verify:
             _verify(staged, tensors)
-    logger.info("converted %s to %s (%s)", manifest.source, destination, dtype)
+    logger.info(
+        "converted %s (%s) to %s (%s)", manifest.source, manifest.source_dtype, destination, dtype
+    )
     return manifest
 
 

@@ -1,6 +1,7 @@
 """`looped export`: a converted folder becomes a Hugging Face checkpoint again, bit for bit."""
 
 import json
+import logging
 import shutil
 from math import prod
 from pathlib import Path
@@ -15,6 +16,8 @@ from .folder import COMPANION_FILES, ConvertedFolder, checksum
 from .names import hugging_face_name
 from .source import INDEX_FILE
 from .staging import staged_folder
+
+logger = logging.getLogger(__name__)
 
 MAX_SHARD_BYTES = 5 * 10**9
 
@@ -67,3 +70,4 @@ def export_checkpoint(
         for name in ("config.json", *COMPANION_FILES):
             if (source / name).exists():
                 shutil.copy(source / name, staged / name)
+    logger.info("exported %s to %s (%s)", source, destination, folder.dtype)

@@ -84,6 +84,10 @@ class EngineConfig:
             )
         if self.num_blocks is not None and self.kv_cache_bytes is not None:
             raise UsageError("num_blocks and kv_cache_bytes both size the KV pool; give one")
+        if self.exit_mode not in (None, *ExitMode):
+            raise UsageError(
+                f"exit_mode must be one of {', '.join(ExitMode)}; got {self.exit_mode!r}"
+            )
         if not 0 <= self.lookahead_seed < 2**32:
             raise UsageError(f"lookahead_seed must be 0 to 2**32 - 1, got {self.lookahead_seed}")
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len", "block_size"):

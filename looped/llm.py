@@ -77,6 +77,10 @@ class LLM:
                 else find_stop_token_ids(folder, None)
             )
         loaded = load_folder(folder, dtype=dtype, num_loops=num_loops)
+        if outside := [i for i in eos_token_ids if not 0 <= i < loaded.config.vocab_size]:
+            raise UsageError(
+                f"eos_token_ids must be 0 to {loaded.config.vocab_size - 1}, got {outside[0]}"
+            )
         self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids)
 
     def generate(
@@ -100,6 +104,8 @@ class LLM:
             raise UsageError("prompts must be a list, got one text; write [text]")
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
+        if any(not isinstance(options, SamplingParams) for options in params):
+            raise UsageError("options must be SamplingParams")
         if len(params) != len(prompts):
             raise UsageError(f"expected options for {len(prompts)} prompts, got {len(params)}")
         if not prompts:
@@ -139,6 +145,8 @@ class LLM:
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt; UsageError for text without a tokenizer."""
         if not isinstance(prompt, str):
+            if not isinstance(prompt, list | tuple) or any(type(i) is not int for i in prompt):
+                raise UsageError(f"a prompt must be text or a list of token ids, got {prompt!r}")
             return tuple(prompt)
         if self.tokenizer is None:
             raise UsageError("this model has no tokenizer.json: give token ids, not text")

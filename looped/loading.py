@@ -28,7 +28,7 @@ class LoadedModel:
 
 
 def load_folder(
-    folder: Path, *, dtype: str | None = None, num_loops: int | None = None
+    folder: Path | str, *, dtype: str | None = None, num_loops: int | None = None
 ) -> LoadedModel:
     """Loads a converted folder, or a Hugging Face folder by converting it in memory.
 
@@ -40,6 +40,7 @@ def load_folder(
     Raises:
         LoopedError: for a folder that is not a sound model, with all reasons.
     """
+    folder = Path(folder)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     source: ConvertedFolder | HuggingFaceFolder

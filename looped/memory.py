@@ -71,6 +71,11 @@ def blocks_on_cpu(config: EngineConfig, shape: StateShape) -> int:
     """
     explicit = explicit_blocks(config, shape)
     if explicit is not None:
+        if explicit * shape.block_bytes > host_memory():
+            raise LoopedError(
+                f"a KV pool of {explicit} blocks takes {explicit * shape.block_bytes:,} bytes, "
+                f"more than the {host_memory():,} of this machine"
+            )
         return explicit
     share = host_memory() // CPU_POOL_SHARE
     num_blocks = min(share // shape.block_bytes, blocks_for_requests(shape))

@@ -7,6 +7,7 @@ and the model are imported inside the commands.
 import logging
 import os
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -22,14 +23,26 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # rich's tables cut off option names in 80 columns
 )
 for command in (generate, convert, export, inspect):
     app.command()(command)
 
 
+def show_version(is_asked: bool) -> None:
+    """Prints the installed version and ends the command."""
+    if is_asked:
+        print(version("looped"))
+        raise typer.Exit
+
+
 @app.callback()
 def configure(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings on stderr.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Show the version."),
+    ] = False,
 ) -> None:
     """Options that come before the command's name."""
     handler = logging.StreamHandler(sys.stderr)

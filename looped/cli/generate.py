@@ -2,8 +2,10 @@
 
 import json
 import logging
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,7 @@ from .options import with_engine_options
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
+    from looped.outputs import StepOutput
     from looped.records import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -112,7 +115,8 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
     printer = OrderedTextPrinter(len(requests), llm.tokenizer)
     completions = {}
     started = None
-    for output in llm.run(requests):
+    num_printed = 0
+    for output in interruptible(llm.run(requests)):
         # The first step has waited for compilation; the rate counts from its end.
         started = started or time.perf_counter()
         if not as_json:
@@ -122,15 +126,32 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
             completions[done.request_id] = llm.with_text(done)
             if not as_json:
                 printer.finish(done)
-    for index in range(len(requests)):
-        completion = completions[str(index)]
-        if as_json:
-            print(json.dumps(completion.to_json()))
+        while as_json and str(num_printed) in completions:
+            print(json.dumps(completions[str(num_printed)].to_json()), flush=True)
+            num_printed += 1
+    for index, completion in sorted(completions.items(), key=lambda entry: int(entry[0])):
         if completion.error is not None:
-            logger.error("prompt %d: %s", index, completion.error)
+            logger.error("prompt %s: %s", index, completion.error)
     logger.info("%s", statistics(llm.engine.stats(), time.perf_counter() - (started or 0.0)))
     if any(completion.error is not None for completion in completions.values()):
         raise typer.Exit(1)
+
+
+def interruptible(outputs: "Iterator[StepOutput]") -> "Iterator[StepOutput]":
+    """The outputs, with Ctrl-C acted on between two steps.
+
+    An exception that Python raises on the signal itself may land in a callback of JAX's that
+    discards it, and the run would go on.
+    """
+    interrupts: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    try:
+        for output in outputs:
+            if interrupts:
+                raise KeyboardInterrupt
+            yield output
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def statistics(stats: "EngineStats", seconds: float) -> str:
@@ -160,7 +181,10 @@ def read_standard_input() -> str:
     """All of standard input, without its final newline."""
     if sys.stdin.isatty():
         raise UsageError("no prompt: give PROMPT, --prompt-ids, --requests or standard input")
-    return sys.stdin.read().removesuffix("\n")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8: {error}") from None
 
 
 def parse_token_ids(text: str) -> tuple[int, ...]:

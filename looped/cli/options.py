@@ -58,5 +58,7 @@ def field_docstrings(cls: type[Any]) -> dict[str, str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
             assert isinstance(statement.target, ast.Name)
             assert isinstance(following.value, ast.Constant)
-            documented[statement.target.id] = " ".join(str(following.value.value).split())
+            text = " ".join(str(following.value.value).split())
+            # A command line has no None; leaving the option out is what it means there.
+            documented[statement.target.id] = text.replace("None: ", "By default: ")
     return documented

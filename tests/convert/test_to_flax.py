@@ -178,7 +178,7 @@ def test_the_result_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, logger="looped")
     source = write_checkpoint(tmp_path / "hf")
     convert_checkpoint(source, tmp_path / "out")
-    assert f"converted {source} to {tmp_path / 'out'} (float32)" in caplog.messages
+    assert f"converted {source} (float32) to {tmp_path / 'out'} (float32)" in caplog.messages
 
 
 # Verification.

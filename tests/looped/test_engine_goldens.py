@@ -23,6 +23,8 @@ def assert_goldens(golden, completions):
 
 
 def all_at_once(golden, **options):
+    # Sixteen at a time: half the launches of `SMALL`.
+    options = {"max_num_seqs": 16, "num_blocks": 4 * 16 * 6} | options
     engine = make_engine(golden.folder, **options)
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs]
     completions = complete(engine, prompts, [run_params(run) for run in golden.runs])
@@ -68,7 +70,7 @@ def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, bloc
         prefix_caching=prefix_caching,
         incremental_kv=incremental_kv,
         block_size=block_size,
-        num_blocks=4 * 8 * 96 // block_size,
+        num_blocks=4 * 16 * 96 // block_size,
     )
     assert (engine.stats().num_cached_prompt_tokens > 0) == prefix_caching
 

@@ -134,9 +134,9 @@ def gate_loops(rule, pending_from):
 
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize("mode", [None, *ExitMode])
-def test_readbacks_and_gates_are_exactly_those_of_the_rule(golden, policy, mode):
+def test_readbacks_and_gates_are_exactly_those_of_the_rule(tiny_folder, policy, mode):
     """Recomputed from the launch records and the exit depths, launch by launch."""
-    engine = make_engine(golden.folder, policy=policy)
+    engine = make_engine(tiny_folder, policy=policy)
     rng = random.Random(11)
     requests, rules = [], {}
     while len(requests) < 24:

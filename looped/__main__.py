@@ -1,0 +1,5 @@
+"""`python -m looped` is the `looped` command."""
+
+from .cli import main
+
+main()
