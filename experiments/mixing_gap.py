@@ -82,7 +82,7 @@ def gaps_under(policy: str) -> list[list[Batch]]:
         num_blocks=4000,
         max_model_len=512,
         max_num_seqs=4,
-        max_num_batched_tokens=16,
+        max_num_batched_tokens=24,
         prefill_chunk_size=8,
         prefix_caching=False,
         policy=policy,
@@ -111,7 +111,7 @@ def prompt_passes(batch: Batch) -> int:
 
 def draw(path: Path) -> None:
     """One gap per policy as bars: a bar is a pass over the layers, or an LM head."""
-    width, height, left = 34, 26, 96
+    width, height, left = 30, 26, 96
     colours = {"decode": "#3b6ea8", "prompt": "#e0a458", "coda": "#6a994e"}
     lines, top = [], 44
     most = 0
@@ -132,11 +132,11 @@ def draw(path: Path) -> None:
                 for index, kind in enumerate(sorted(kinds)):
                     y = top + index * share
                     lines.append(
-                        f'<rect x="{x}" y="{y:.1f}" width="{width - 3}" height="{share:.1f}" '
-                        f'fill="{colours[kind]}"/>'
+                        f'<rect x="{x}" y="{y:.1f}" width="{width}" height="{share:.1f}" '
+                        f'fill="{colours[kind]}" stroke="white"/>'
                     )
                 x += width
-            x += 4
+            x += 8
         most = max(most, x)
         top += 44
     legend = "".join(

@@ -18,7 +18,7 @@ class Divergence:
     margin: float | None
     """Gap between the two largest logits at that token, on the expected run's own history."""
     exit_index: int | None
-    """First output token, before any token differs, that ran another number of loops."""
+    """First output token, up to the one that differs, that ran another number of loops."""
 
     @property
     def is_none(self) -> bool:

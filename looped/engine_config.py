@@ -18,7 +18,7 @@ class EngineConfig:
     """Who runs next: mixed (prompt and decode rows share launches), separate or atomic.
     None: mixed."""
     mixed_prefill_decode: bool | None = None
-    """The RFC's name for the choice of policy: on is mixed, off is separate."""
+    """Another name for the choice of policy: on is mixed, off is separate."""
     prompt_shortcut: bool | None = None
     """Let prompts run their depths in one launch while no request is past its prompt (policy
     mixed). None: as measured best."""

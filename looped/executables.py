@@ -18,6 +18,7 @@ from looped.sched import (
     coda_ladder,
     policy_named,
     prefill_ladder,
+    prefill_pads_no_more,
     recurrent_ladder,
 )
 
@@ -96,6 +97,11 @@ class Executables:
             self.get(rung)
 
     @property
+    def compiled_rungs(self) -> tuple[Rung, ...]:
+        """What has been compiled so far."""
+        return tuple(self._compiled)
+
+    @property
     def workspace_bytes(self) -> int:
         """Largest temporary memory of the executables compiled so far."""
         analyses = (compiled.memory_analysis() for compiled in self._compiled.values())
@@ -144,9 +150,17 @@ def reachable_rungs(
         LaunchKind.PREFILL: num_prompt_rows,
         LaunchKind.CODA: num_seqs,
     }
-    return [
-        (kind, rows)
+    reachable = {
+        (kind, bucket_for(ladder, num_rows))
         for kind, ladder in ladders.items()
-        for rows in ladder
-        if rows <= bucket_for(ladder, min(most_rows[kind], ladder[-1]))
-    ]
+        for num_rows in range(1, min(most_rows[kind], ladder[-1]) + 1)
+        if kind is not LaunchKind.PREFILL or _runs_as_prefill(num_rows, config)
+    }
+    return [rung for rung in all_rungs(ladders) if rung in reachable]
+
+
+def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
+    """Whether the policy ever runs so many prompt rows through several depths in one launch."""
+    return policy_named(config.policy).runs_all_depths or prefill_pads_no_more(
+        num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
+    )

@@ -61,7 +61,11 @@ class EngineStats:
         default_factory=lambda: dict.fromkeys(LaunchKind, 0)
     )
     num_mixed_launches: int = 0
-    num_rows: int = 0
+    num_prompt_rows: int = 0
+    """Prompt rows of all launches, once per launch however many depths it runs."""
+    num_decode_rows: int = 0
+    """Decode rows of recurrent launches."""
+    num_coda_rows: int = 0
     num_padded_rows: int = 0
     num_readbacks: int = 0
     num_uploads: int = 0
@@ -80,6 +84,13 @@ class EngineStats:
         """Adds one launch."""
         self.num_launches[record.kind] += 1
         self.num_mixed_launches += record.is_mixed
-        self.num_rows += record.num_rows
+        num_prompt_rows = sum(
+            item.num_rows for item in record.items if item.kind is ItemKind.PROMPT
+        )
+        self.num_prompt_rows += num_prompt_rows
+        if record.kind is LaunchKind.CODA:
+            self.num_coda_rows += record.num_rows
+        else:
+            self.num_decode_rows += record.num_rows - num_prompt_rows
         self.num_padded_rows += record.num_padded_rows
         self.num_uploads += record.num_calls

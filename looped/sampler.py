@@ -73,7 +73,10 @@ def keep_top_k(logits: Float[Array, "R V"], top_k: Int[Array, " R"]) -> Float[Ar
 
 
 def keep_top_p(logits: Float[Array, "R V"], top_p: Float[Array, " R"]) -> Float[Array, "R V"]:
-    """Drops what is smaller than the last logit needed to reach probability p; its equals stay."""
+    """Drops what is smaller than the last logit needed to reach probability p; its equals stay.
+
+    A row with p = 1 keeps everything: its sum may round to 1 before the last token.
+    """
     probabilities = jax.nn.softmax(logits, axis=-1)
     order = _sortable(logits)
 
@@ -82,7 +85,8 @@ def keep_top_p(logits: Float[Array, "R V"], top_p: Float[Array, " R"]) -> Float[
         return jnp.sum(kept, axis=-1) >= top_p
 
     # Rounding can leave the whole sum below p = 0.9999999; the search then keeps everything.
-    return jnp.where(order >= _largest(is_enough, logits.shape[0])[:, None], logits, DROPPED)
+    is_kept = order >= _largest(is_enough, logits.shape[0])[:, None]
+    return jnp.where(is_kept | (top_p >= 1)[:, None], logits, DROPPED)
 
 
 def _apply_if(

@@ -20,6 +20,7 @@ from .buckets import (
     bucket_for,
     coda_ladder,
     prefill_ladder,
+    prefill_pads_no_more,
     recurrent_ladder,
     score_ladder,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "pack_whole",
     "policy_named",
     "prefill_ladder",
+    "prefill_pads_no_more",
     "recurrent_ladder",
     "resolve_exit",
     "runs_gate",

@@ -6,6 +6,7 @@ a full house of decode rows, which the next power of two would nearly double.
 """
 
 from bisect import bisect_left
+from functools import cache
 
 from .errors import InterfaceError
 
@@ -20,6 +21,7 @@ MIXED_ROWS_MULTIPLE = 16
 """What the rung of the common mixed launch is rounded up to."""
 
 
+@cache
 def recurrent_ladder(budget: int, chunk: int, max_num_seqs: int) -> Ladder:
     """Powers of two below the budget, the budget, and chunk + max_num_seqs rounded up to 16."""
     mixed = -(-(chunk + max_num_seqs) // MIXED_ROWS_MULTIPLE) * MIXED_ROWS_MULTIPLE
@@ -31,6 +33,7 @@ def coda_ladder(max_num_seqs: int) -> Ladder:
     return _powers_of_two(MIN_ROWS, max_num_seqs)
 
 
+@cache
 def prefill_ladder(budget: int) -> Ladder:
     """Powers of two from 32 below the budget, and the budget."""
     return _powers_of_two(MIN_PREFILL_ROWS, budget)
@@ -39,6 +42,12 @@ def prefill_ladder(budget: int) -> Ladder:
 def score_ladder(chunk: int) -> Ladder:
     """One rung, as many rows as a prompt item can have."""
     return (max(MIN_ROWS, chunk),)
+
+
+def prefill_pads_no_more(num_rows: int, budget: int, chunk: int, max_num_seqs: int) -> bool:
+    """Whether a prefill launch of `num_rows` is padded no further than single passes would be."""
+    single = bucket_for(recurrent_ladder(budget, chunk, max_num_seqs), num_rows)
+    return bucket_for(prefill_ladder(budget), num_rows) <= single
 
 
 def bucket_for(ladder: Ladder, num_rows: int) -> int:

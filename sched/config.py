@@ -6,7 +6,7 @@ from .errors import ConfigError
 from .policies import Policy, policy_named
 
 DEFAULT_CHUNK_SIZE = 128
-"""Prompt rows beside which decode rows are nearly free on the hardware we know."""
+"""The RFC's; experiments/ has no measurement yet that speaks for another."""
 DEFAULT_PROMPT_SHORTCUT = True
 """Measured: experiments/prompt_shortcut.py."""
 SCHEDULING_POLICIES = ("fcfs", "priority")

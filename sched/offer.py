@@ -102,6 +102,7 @@ class Offer:
             max_num_seqs=config.max_num_seqs,
             min_coda_batch_size=config.min_coda_batch_size,
             prefill_interval=config.prefill_interval,
+            prefill_chunk_size=config.chunk_size,
             prompt_shortcut=config.has_prompt_shortcut,
             num_prompt_launches=num_prompt_launches,
             decode_items=tuple(self.decode_items) if is_decode_shown else (),

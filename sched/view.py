@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .buckets import prefill_pads_no_more
 from .items import ScheduledItem
 from .request import Stage
 
@@ -28,6 +29,8 @@ class View:
     """Coda items worth a launch while decode items are in the loops."""
     prefill_interval: int
     """Prompt launches after which a ready decode item is due (alternating policies)."""
+    prefill_chunk_size: int
+    """Most rows of a prompt item."""
     prompt_shortcut: bool
     """Whether prompts may run several depths in a launch while no request is past its prompt."""
     num_prompt_launches: int
@@ -46,6 +49,12 @@ class View:
     """Requests not admitted yet; 0 if PREFILL is masked, which they would enter."""
     num_active: int
     """Requests that hold a slot."""
+
+    def shortcut_pays(self, num_rows: int) -> bool:
+        """Whether the shortcut is on, and runs so many prompt rows in no larger bucket."""
+        return self.prompt_shortcut and prefill_pads_no_more(
+            num_rows, self.max_num_batched_tokens, self.prefill_chunk_size, self.max_num_seqs
+        )
 
     @property
     def is_coda_ready(self) -> bool:

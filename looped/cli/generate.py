@@ -161,7 +161,9 @@ def statistics(stats: "EngineStats", seconds: float) -> str:
     )
     rate = f"{stats.num_output_tokens / seconds:.1f}" if seconds > 0 else "-"
     return (
-        f"launches: {launches}; rows: {stats.num_rows} real, {stats.num_padded_rows} padded; "
+        f"launches: {launches}; {stats.num_mixed_launches} mixed; "
+        f"rows: {stats.num_prompt_rows} prompt, {stats.num_decode_rows} decode, "
+        f"{stats.num_coda_rows} coda, all real, and {stats.num_padded_rows} padded; "
         f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
         f"{stats.num_output_tokens} tokens, {rate} tokens/s"
     )

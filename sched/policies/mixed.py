@@ -6,16 +6,11 @@ follow in admission order, each whole. The guard in `SchedulerConfig` keeps room
 prompt item beside a full house of decode rows, so decode never starves a prompt either.
 """
 
-from ..buckets import MIN_PREFILL_ROWS
 from ..items import ScheduledItem
 from ..request import Stage
 from ..view import Choice, Selection, View
 from .packing import pack_whole
 from .policy import Policy
-
-MIN_SHORTCUT_ROWS = MIN_PREFILL_ROWS // 2 + 1
-"""Fewer prompt rows have a smaller rung in single passes than the lowest of `prefill`: padding
-would cost more than the launches saved (measured: experiments/prompt_shortcut.py)."""
 
 
 def choose(view: View) -> Choice:
@@ -35,8 +30,8 @@ def take(view: View, stage: Stage) -> Selection:
 def _num_passes(view: View, prompts: tuple[ScheduledItem, ...]) -> int:
     """The prompt-only shortcut: with nobody to wait for them, prompts run their depths at once."""
     depths = {item.depth for item in prompts}
-    is_alone = view.prompt_shortcut and view.num_past_prompt == 0
-    if is_alone and len(depths) == 1 and sum(item.count for item in prompts) >= MIN_SHORTCUT_ROWS:
+    num_rows = sum(item.count for item in prompts)
+    if view.num_past_prompt == 0 and len(depths) == 1 and view.shortcut_pays(num_rows):
         return view.num_planes - depths.pop()
     return 1
 

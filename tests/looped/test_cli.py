@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from looped.engine_config import EngineConfig
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -234,6 +236,21 @@ def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
     off = looped(*options, "--no-mixed-prefill-decode")
     assert on.stdout == off.stdout
     assert "prefill" not in on.stderr.splitlines()[-1]
+    assert "; 0 mixed;" in off.stderr.splitlines()[-1]
+    assert EngineConfig(mixed_prefill_decode=True).policy_name == "mixed"
+    assert EngineConfig(mixed_prefill_decode=False).policy_name == "separate"
+    assert EngineConfig().policy_name == "mixed"
+
+
+def test_deterministic_and_the_shortcut_are_flags_that_change_no_token(tiny_folder):
+    prompt = ",".join(str(index) for index in range(20, 60))
+    options = ("generate", "--prompt-ids", prompt, "--model", tiny_folder, "--max-tokens", 4)
+    options += ("--max-num-batched-tokens", 64, "--max-num-seqs", 4)
+    plain = looped(*options, "--prompt-shortcut")
+    fixed = looped(*options, "--deterministic")
+    assert plain.stdout == fixed.stdout
+    assert "1 prefill" in plain.stderr.splitlines()[-1]
+    assert "compilations: 2;" in fixed.stderr.splitlines()[-1]
 
 
 def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):

@@ -9,6 +9,7 @@ from engines import check_idle, complete, drain, loaded_model, make_engine, run_
 
 from looped.divergence import first_divergence
 from looped.executables import all_rungs, ladders_for
+from looped.reference import generate
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, LaunchKind
 
@@ -20,6 +21,10 @@ TARGETS = {
     "adaptive": (
         SHARED[:9],
         SamplingParams(max_tokens=8, exit=ExitOptions(threshold=0.5, min_loops=1)),
+    ),
+    "drawn from all": (
+        SHARED[3:11],
+        SamplingParams(max_tokens=8, temperature=1.5, seed=6),
     ),
     "drawn": (
         SHARED + list(range(100, 120)),
@@ -89,7 +94,7 @@ def test_a_request_has_the_same_bits_alone_and_in_any_schedule(tiny_folder, dtyp
         engine = engine_for(tiny_folder, dtype, rng)
         engine.add_request(name, prompt, params)
         alone[name] = bits(drain(engine)[name])
-    seen_policies, num_hits = set(), 0
+    seen_policies, num_hits, num_mixed, num_split = set(), 0, 0, 0
     for _ in range(num_schedules):
         engine = engine_for(tiny_folder, dtype, rng)
         requests = [(name, *target) for name, target in TARGETS.items()] + list(neighbours(rng))
@@ -98,9 +103,11 @@ def test_a_request_has_the_same_bits_alone_and_in_any_schedule(tiny_folder, dtyp
             assert bits(completions[name]) == alone[name], name
             num_hits += completions[name].num_cached_tokens
         seen_policies.add(engine.config.policy)
+        num_mixed += engine.stats().num_mixed_launches
+        num_split += sum(record.num_calls > 1 for record in engine.runner.records)
         check_idle(engine)
     assert seen_policies == set(POLICIES)
-    assert num_hits > 0
+    assert min(num_hits, num_mixed, num_split) > 0
 
 
 def test_a_deterministic_engine_has_one_program_per_kind(tiny_folder):
@@ -125,6 +132,20 @@ def test_goldens_hold_in_deterministic_mode(golden):
             assert list(done.exit_depths) == run["exit_depths"]
 
 
+def margin_of(model, completion, index):
+    """Top-1 margin of one output token, with its history replayed."""
+    tokens = generate(
+        model,
+        completion.prompt_token_ids,
+        max_tokens=index + 1,
+        mode="trace",
+        trace=completion.exit_depths,
+        forced_token_ids=completion.token_ids,
+    )
+    second, first = np.sort(list(tokens)[index].logits)[-2:]
+    return first - second
+
+
 def test_without_the_mode_a_bfloat16_divergence_is_reported_with_its_margin(tiny_folder):
     """Two runs that differ are told apart by token, margin and exit; equal ones by nothing."""
     engine = make_engine(tiny_folder, dtype="bfloat16")
@@ -136,7 +157,8 @@ def test_without_the_mode_a_bfloat16_divergence_is_reported_with_its_margin(tiny
     other_token = replace(done, token_ids=(*done.token_ids[:3], 511, *done.token_ids[4:]))
     divergence = first_divergence(model, done, other_token)
     assert (divergence.token_index, divergence.exit_index) == (3, None)
-    assert divergence.margin > 0
+    assert divergence.margin == pytest.approx(margin_of(model, done, 3))
+    assert divergence.margin != pytest.approx(margin_of(model, done, 2))
     other_exit = replace(done, exit_depths=(4, 5 - done.exit_depths[1], *done.exit_depths[2:]))
     assert first_divergence(model, done, other_exit).exit_index == 1
     shorter = replace(done, token_ids=done.token_ids[:5], exit_depths=done.exit_depths[:5])

@@ -12,7 +12,7 @@ from looped.errors import LoopedError, UsageError
 from looped.loading import load_folder
 from looped.runner import Runner
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, FinishReason, LaunchKind
+from looped.sched import ExitMode, ExitOptions, FinishReason, InterfaceError, LaunchKind
 from looped.state import DeviceState
 
 
@@ -128,6 +128,56 @@ def test_one_infinite_logit_is_as_bad_as_a_nan(tiny_folder, value):
     engine = LLMEngine(loaded, shared.config, executables=shared.runner.executables)
     engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=2))
     assert "finite" in drain(engine)["a"].error
+
+
+def test_a_mixed_launch_that_cannot_be_packed_ends_all_that_were_in_it(square_golden, monkeypatch):
+    run = square_golden.runs[0]
+    prompt = square_golden.prompts[run["prompt"]]
+    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    fail_once(monkeypatch, "pack", lambda batch: 0 < batch.num_decode < len(batch.items))
+    engine.add_request("decoder", prompt, run_params(run))
+    for _ in range(8):
+        engine.step()
+    engine.add_request("prompt", list(range(40)), SamplingParams(max_tokens=2))
+    completions = drain(engine)
+    assert {name for name, done in completions.items() if done.error} == {"decoder", "prompt"}
+    engine.add_request("after", prompt, run_params(run))
+    assert list(drain(engine)["after"].token_ids) == run["token_ids"]
+
+
+def test_a_split_prefill_that_fails_between_two_passes_loses_the_state(tiny_folder):
+    engine = make_engine(tiny_folder, deterministic=True, policy="atomic")
+    engine.warm_up()
+    rung = (LaunchKind.RECURRENT, 32)
+    compiled, calls = engine.runner.executables.get(rung), []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise InjectedError("third pass")
+        return compiled(*arguments)
+
+    engine.runner.executables._compiled[rung] = failing
+    try:
+        engine.add_request("a", list(range(10)), SamplingParams(max_tokens=3))
+        assert "third pass" in drain(engine)["a"].error
+        engine.add_request("b", list(range(10)), SamplingParams(max_tokens=3))
+        assert drain(engine)["b"].error is None
+    finally:
+        engine.runner.executables._compiled[rung] = compiled
+
+
+def test_prompt_state_of_another_request_is_refused_not_read(tiny_folder):
+    engine = make_engine(tiny_folder)
+    for name in ("a", "b"):
+        engine.add_request(name, [1, 2, 3], SamplingParams(max_tokens=2))
+    batch = engine.scheduler.schedule()
+    first, second = (item.prompt_item for item in batch.items)
+    first.state, second.state = second.state, first.state
+    with pytest.raises(InterfaceError, match="prompt state of the item's own request"):
+        engine.runner.pack(batch)
+    engine.scheduler.fail_batch(batch, "swapped")
+    check_idle(engine)
 
 
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])

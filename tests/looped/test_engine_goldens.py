@@ -1,5 +1,7 @@
 """The engine says what the oracle says: every golden run, under every policy and cache option."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engines import complete, drain, loaded_model, make_engine, run_params
@@ -10,6 +12,12 @@ from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, LaunchKind
 
 POLICIES = ("mixed", "separate", "atomic")
+
+
+def assert_mixed(engine):
+    """A mixed run without a mixed launch shows nothing."""
+    is_mixing = engine.config.policy_name == "mixed"
+    assert (engine.stats().num_mixed_launches > 0) == is_mixing
 
 
 def assert_goldens(golden, completions):
@@ -29,6 +37,7 @@ def all_at_once(golden, **options):
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs]
     completions = complete(engine, prompts, [run_params(run) for run in golden.runs])
     assert_goldens(golden, completions)
+    assert_mixed(engine)
     return engine
 
 
@@ -77,9 +86,22 @@ def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, bloc
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, policy):
-    all_at_once(
-        golden, policy=policy, scheduling_policy="priority", num_blocks=4 * 14, kv_watermark=4
+    engine = make_engine(
+        golden.folder,
+        policy=policy,
+        scheduling_policy="priority",
+        max_num_seqs=16,
+        num_blocks=4 * 14,
+        kv_watermark=4,
     )
+    # Later requests are the more urgent ones.
+    params = [replace(run_params(run), priority=-index) for index, run in enumerate(golden.runs)]
+    completions = complete(engine, [golden.prompts[run["prompt"]] for run in golden.runs], params)
+    assert_goldens(golden, completions)
+    assert_mixed(engine)
+    first = [record.items[0].request_id for record in engine.runner.records]
+    assert first[0] == str(len(golden.runs) - 1)
+    assert first[-1] != first[0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -3,6 +3,7 @@
 import ast
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ import looped
 from looped.executables import Executables, all_rungs, ladders_for
 from looped.packing import recurrent_layout
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, ItemKind, LaunchKind, SchedulerConfig
+from looped.sched import ExitMode, ExitOptions, ItemKind, LaunchKind, SchedulerConfig, offer
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -78,8 +79,11 @@ def test_two_hundred_random_requests_compile_nothing_after_warm_up(
     assert not [done for done in completions.values() if done.error]
 
 
-def test_each_launch_is_one_host_to_device_transfer(tiny_folder, monkeypatch):
-    engine = make_engine(tiny_folder)
+@pytest.mark.parametrize("options", [{}, {"deterministic": True, "policy": "atomic"}])
+def test_each_call_of_an_executable_is_one_host_to_device_transfer(
+    tiny_folder, monkeypatch, options
+):
+    engine = make_engine(tiny_folder, **options)
     sent = []
     device_put = jax.device_put
 
@@ -90,10 +94,13 @@ def test_each_launch_is_one_host_to_device_transfer(tiny_folder, monkeypatch):
     monkeypatch.setattr(jax, "device_put", counting)
     with jax.transfer_guard_host_to_device("disallow"):
         complete(engine, [[1, 2, 3], list(range(40))], [SamplingParams(max_tokens=6)] * 2)
-    assert len(sent) == len(engine.runner.records) == engine.stats().num_uploads > 20
+    calls = sum(record.num_calls for record in engine.runner.records)
+    assert len(sent) == calls == engine.stats().num_uploads > 20
+    assert (calls > len(engine.runner.records)) == bool(options)
 
 
-def test_a_buffer_is_never_written_again_once_it_was_sent(tiny_folder, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"deterministic": True, "policy": "atomic"}])
+def test_a_buffer_is_never_written_again_once_it_was_sent(tiny_folder, monkeypatch, options):
     """On a CPU the device may read the host's own memory while the launch runs."""
     sent = []
     device_put = jax.device_put
@@ -102,7 +109,7 @@ def test_a_buffer_is_never_written_again_once_it_was_sent(tiny_folder, monkeypat
         sent.append((value, value.copy()))
         return device_put(value, *arguments, **options)
 
-    engine = make_engine(tiny_folder)
+    engine = make_engine(tiny_folder, **options)
     monkeypatch.setattr(jax, "device_put", remember)
     complete(engine, [[1, 2, 3], list(range(40))], [SamplingParams(max_tokens=6)] * 2)
     assert len(sent) > 20
@@ -135,6 +142,10 @@ def gate_loops(rule, pending_from):
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize("mode", [None, *ExitMode])
 def test_readbacks_and_gates_are_exactly_those_of_the_rule(tiny_folder, policy, mode):
+    check_readbacks_and_gates(tiny_folder, policy, mode)
+
+
+def check_readbacks_and_gates(tiny_folder, policy, mode):
     """Recomputed from the launch records and the exit depths, launch by launch."""
     engine = make_engine(tiny_folder, policy=policy)
     rng = random.Random(11)
@@ -169,6 +180,16 @@ def test_readbacks_and_gates_are_exactly_those_of_the_rule(tiny_folder, policy, 
     assert engine.stats().num_readbacks == expected
 
 
+def test_mutation_a_gate_for_prompt_rows_is_noticed(tiny_folder, monkeypatch):
+    """The rule of the gate, recomputed from decode rows alone, does not allow it."""
+    original = offer.prompt_item
+    monkeypatch.setattr(
+        offer, "prompt_item", lambda request: replace(original(request), runs_gate=True)
+    )
+    with pytest.raises(AssertionError, match="LaunchRecord"):
+        check_readbacks_and_gates(tiny_folder, "mixed", None)
+
+
 def test_fixed_depth_launches_are_never_read(tiny_folder):
     engine = make_engine(tiny_folder)
     complete(engine, [[1, 2, 3]] * 4, [SamplingParams(max_tokens=8)] * 4)
@@ -185,7 +206,7 @@ def test_the_defaults_need_at_most_24_executables():
         assert len(rungs) == len(set(rungs)) <= 24
 
 
-def test_token_loops_are_conserved_and_equal_under_both_policies(golden):
+def test_token_loops_are_conserved_and_equal_under_every_policy(golden):
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]
     params = [run_params(run) for run in golden.runs[:40]]
     work = {}
@@ -221,6 +242,13 @@ def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
     mixed = [record for record in engine.runner.records if record.is_mixed]
     assert len(mixed) == engine.stats().num_mixed_launches > 10
     assert not any(record.num_readbacks or record.runs_gate for record in mixed)
+    stats = engine.stats()
+    assert engine.runner.reader.num_reads == stats.num_launches[LaunchKind.CODA]
+    launched = [item for record in engine.runner.records for item in record.items]
+    prompt_rows = [item.num_rows for item in launched if item.kind is ItemKind.PROMPT]
+    assert stats.num_prompt_rows == sum(prompt_rows) > 0
+    assert stats.num_decode_rows == 8 * 8 * 4
+    assert stats.num_coda_rows == 8 * 9
 
 
 def test_the_state_is_donated_and_updated_in_place(tiny_folder):

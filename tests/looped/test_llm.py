@@ -9,7 +9,7 @@ from looped import LLM, SamplingParams, UsageError
 from looped.engine_config import EngineConfig
 from looped.executables import all_rungs, ladders_for
 from looped.llm import GenerationRequest
-from looped.sched import ExitOptions, FinishReason
+from looped.sched import ExitOptions, FinishReason, LaunchKind
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 
@@ -154,7 +154,13 @@ def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny
         assert engine.stats().num_compilations == compiled <= everything
         small = LLM(str(tiny_folder), policy=policy, **OPTIONS)
         small.generate([[1, 2]], params, show_progress=False)
-        assert small.engine.stats().num_compilations < everything
+        # Two rows at most, two prompt tokens: one rung of `recurrent` (and 4 for both), one of
+        # `coda`; `prefill` only where the policy would use it for so few rows.
+        rungs = set(small.engine.runner.executables.compiled_rungs)
+        assert {kind for kind, _ in rungs} == (
+            set(LaunchKind) if policy == "atomic" else {LaunchKind.RECURRENT, LaunchKind.CODA}
+        )
+        assert len(rungs) < everything
 
 
 def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):

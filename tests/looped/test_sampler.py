@@ -111,6 +111,15 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p():
         assert np.isfinite(keep_top_p(logits, jnp.asarray([p])))[0].sum() == count
 
 
+@pytest.mark.parametrize("size", [512, 49_152])
+def test_a_neighbours_top_p_takes_nothing_from_a_row_without_one(size):
+    """A float32 sum may reach 1 before the last token: p = 1 must not look at it."""
+    logits = np.random.default_rng(0).normal(0, 3, (2, size)).astype(np.float32)
+    kept = np.isfinite(keep_top_p(jnp.asarray(logits), jnp.asarray([1.0, 0.9])))
+    assert kept[0].all()
+    assert not kept[1].all()
+
+
 def test_top_p_keeps_everything_where_rounding_never_reaches_p():
     logits = jnp.zeros((1, 7))
     assert np.isfinite(keep_top_p(logits, jnp.asarray([0.9999999])))[0].all()
@@ -141,21 +150,23 @@ SEEDED = SamplingParams(max_tokens=12, temperature=1.3, top_k=40, top_p=0.95, se
 
 
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
-def test_seeded_draws_are_equal_alone_and_in_a_crowd_in_any_order(tiny_folder, policy):
+def test_seeded_draws_are_equal_alone_and_in_any_crowd_under_every_policy(tiny_folder, policy):
     def others(count):
         return [
             SamplingParams(max_tokens=9, temperature=0.9, top_p=0.8, seed=index)
             for index in range(count)
         ]
 
-    prompt = [5, 6, 7, 8, 9]
-    (alone,) = complete(make_engine(tiny_folder, policy=policy), [prompt], [SEEDED])
+    prompt = list(range(5, 45))
+    (alone,) = complete(make_engine(tiny_folder, policy="separate"), [prompt], [SEEDED])
     for place in (0, 3, 9):
         params = others(9)
         params.insert(place, SEEDED)
         prompts = [[index, 2, 3] for index in range(9)]
         prompts.insert(place, prompt)
-        crowd = complete(make_engine(tiny_folder, policy=policy), prompts, params)
+        engine = make_engine(tiny_folder, policy=policy)
+        crowd = complete(engine, prompts, params)
+        assert (engine.stats().num_mixed_launches > 0) == (policy == "mixed")
         assert crowd[place].token_ids == alone.token_ids
         assert crowd[place].seed == SEEDED.seed
 

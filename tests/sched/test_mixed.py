@@ -26,6 +26,7 @@ from looped.sched import (
     Selection,
     Stage,
     View,
+    pack_whole,
     resolve_exit,
 )
 
@@ -121,25 +122,31 @@ def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_pr
         assert MIXED.take(other, Stage.RECURRENT).num_passes == 1
 
 
-def test_a_coda_row_in_the_queue_switches_the_shortcut_off() -> None:
-    """min_coda_batch_size 2: the first prompt's coda waits, and must not wait for four passes."""
-    driver = rig(
-        min_coda_batch_size=2,
-        prompt_shortcut=True,
-        max_num_batched_tokens=64,
-        prefill_chunk_size=32,
-    )
-    short, long = request_of("short", 3, max_tokens=3), request_of("long", 100)
-    driver.scheduler.add(short)
-    driver.scheduler.add(long)
-    launches = []
-    while driver.scheduler.has_unfinished_requests:
-        batch = driver.step()
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_coda_in_flight_switches_the_shortcut_off(is_applied: bool) -> None:
+    """Its token is about to be in the loops, and must not wait for four passes."""
+    driver = rig(prompt_shortcut=True, max_num_batched_tokens=64, prefill_chunk_size=32)
+    scheduler, executor = driver.scheduler, driver.executor
+    short = request_of("short", 3, max_tokens=1 if is_applied else 3)
+    scheduler.add(short)
+    while True:
+        batch = scheduler.schedule()
         assert batch is not None
-        launches.append((batch.launch, batch.num_passes))
-    assert launches[0] == (LaunchKind.PREFILL, 4)
-    assert launches[1] == (LaunchKind.CODA, 1), "nothing in the loops could join it"
-    check_drained(driver.scheduler, driver.executor)
+        result = executor.execute(batch)
+        if batch.launch is LaunchKind.CODA:
+            break
+        scheduler.apply(batch, result)
+    if is_applied:
+        scheduler.apply(batch, result)
+    scheduler.add(request_of("long", 100))
+    prompts = scheduler.schedule()
+    assert prompts is not None
+    assert prompts.num_passes == (NUM_PLANES if is_applied else 1)
+    if not is_applied:
+        scheduler.apply(batch, result)
+    scheduler.apply(prompts, executor.execute(prompts))
+    driver.drain()
+    check_drained(scheduler, executor)
 
 
 @pytest.mark.parametrize("num_prompt", [8, 100])
@@ -184,9 +191,9 @@ def check_admission_order(batch: Batch, scheduler: Scheduler) -> None:
         for request in scheduler.active_requests
         if request.stage is Stage.PREFILL
     ]
-    assert order == sorted(order)
+    assert order == sorted(order), "the oldest prompt leads"
     if order and unfinished:
-        assert order[0] <= min(unfinished)
+        assert order[0] <= min(unfinished), "the oldest prompt leads"
 
 
 def launches_between_tokens(driver: Driver, decoder: Request) -> list[list[Batch]]:
@@ -208,10 +215,15 @@ def prompt_passes(batch: Batch) -> int:
 
 
 def gaps_under(policy: str) -> list[list[Batch]]:
-    driver = rig(policy)
+    driver = rig(policy, max_num_batched_tokens=24, max_num_seqs=6)
     decoder = decoding(driver, max_tokens=12)
     for name in ("a", "b"):
         driver.scheduler.add(request_of(name, 200, max_tokens=1))
+    # Out of step with the decoder, so that their codas fall into its gaps.
+    driver.step()
+    driver.step()
+    for name in ("c", "d", "e"):
+        driver.scheduler.add(request_of(name, 3, max_tokens=1))
     return launches_between_tokens(driver, decoder)
 
 
@@ -227,9 +239,11 @@ def test_between_two_tokens_mixed_runs_p_launches_and_atomic_p_times_p_prompt_pa
             for batch, following in pairwise(gap)
         ]
         assert not any(codas_in_a_row)
+    num_codas = [sum(batch.launch is LaunchKind.CODA for batch in gap) for gap in mixed]
+    assert max(num_codas) > 1, "short prompts end inside the gaps"
+    assert any(len(batch.items) > 2 for gap in mixed for batch in gap), "both prompts ride along"
     assert max(sum(map(prompt_passes, gap)) for gap in mixed) == NUM_PLANES
     assert max(sum(map(prompt_passes, gap)) for gap in atomic) == NUM_PLANES * NUM_PLANES
-    assert max(map(len, atomic)) == NUM_PLANES + NUM_PLANES + 1
 
 
 def test_one_decoders_coda_does_not_wait_for_a_long_prompt() -> None:
@@ -301,6 +315,11 @@ def test_decode_rows_may_finish_in_a_launch_they_share_with_a_prompt() -> None:
 def test_trace_fixed_and_adaptive_rows_are_routed_by_their_own_rules_beside_a_prompt() -> None:
     driver = rig(max_num_seqs=6, max_num_batched_tokens=24)
     rules = {
+        "lookahead": resolve_exit(
+            ExitOptions(mode=ExitMode.RANDOM_LOOKAHEAD, threshold=0.0, min_loops=3),
+            ExitOptions(),
+            NUM_PLANES,
+        ),
         "trace": resolve_exit(ExitOptions(trace=(4, 1, 3, 2)), ExitOptions(), NUM_PLANES),
         "fixed": resolve_exit(ExitOptions(max_loops=2), ExitOptions(), NUM_PLANES),
         "ouro": resolve_exit(
@@ -320,12 +339,17 @@ def test_trace_fixed_and_adaptive_rows_are_routed_by_their_own_rules_beside_a_pr
     while not all(request.output_token_ids for request in requests.values()):
         driver.step()
     driver.scheduler.add(request_of("prompt", 60, max_tokens=1))
-    driver.drain()
-    assert driver.executor.num_mixed_launches > 6
+    crowds = []
+    while driver.scheduler.has_unfinished_requests:
+        batch = driver.step()
+        assert batch is not None
+        crowds.append({item.request.request_id for item in batch.items})
+    assert {*rules, "prompt"} in crowds, "all rules beside a prompt, in one launch"
     assert requests["trace"].exit_depths == [4, 1, 3, 2]
     assert requests["fixed"].exit_depths == [4, 2, 2, 2]
     assert requests["ouro"].exit_depths == [4, 3, 3, 3]
     assert requests["delayed"].exit_depths == [4, 2, 2, 2]
+    assert requests["lookahead"].exit_depths == [4, 3, 3, 3]
 
 
 def test_a_missing_signal_in_a_mixed_launch_is_an_interface_error() -> None:
@@ -368,13 +392,34 @@ def test_mutation_prompts_before_decodes_is_refused() -> None:
         driver.drain()
 
 
+def budget_for_prompts_first(view: View, stage: Stage) -> Selection:
+    """The mutation that a launch's layout does not betray: decode rows get what prompts leave."""
+    if stage is Stage.CODA:
+        return Selection(view.coda_items)
+    prompts = pack_whole(view.prompt_items, view.max_num_batched_tokens)
+    num_rows = view.max_num_batched_tokens - sum(item.count for item in prompts)
+    return Selection(view.decode_items[:num_rows] + prompts)
+
+
+def test_mutation_a_budget_that_prompts_take_first_starves_a_decoder() -> None:
+    mutant = replace(MIXED, name="mutant", take=budget_for_prompts_first)
+    for policy, is_starved in ((MIXED, False), (mutant, True)):
+        driver = rig(policy, max_num_batched_tokens=16)
+        decoder = decoding(driver)
+        for name in ("first", "second"):
+            driver.scheduler.add(request_of(name, 64))
+        batches = [driver.step() for _ in range(3)]
+        taken = [decoder in [item.request for item in batch.items] for batch in batches if batch]
+        assert all(taken) is not is_starved
+
+
 def test_mutation_an_item_that_changes_its_place_is_noticed() -> None:
     driver = rig(replace(MIXED, name="mutant", take=taking_turns), max_num_batched_tokens=11)
     decoding(driver)
     for name in ("first", "second", "third"):
         driver.scheduler.add(request_of(name, 24))
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="the oldest prompt leads"):
         drain_in_admission_order(driver)
 
 

@@ -11,7 +11,6 @@ at most `admission_bypass_limit` are admitted before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -333,9 +332,7 @@ def test_any_run_is_safe_fair_and_exact_under_every_policy(
     if policy is MIXED:
         chunk = config.chunk_size
         config = replace(config, prompt_shortcut=prompt_shortcut, prefill_chunk_size=chunk)
-    # The budgets here are far below the rows from which on the shortcut pays.
-    with patch("looped.sched.policies.mixed.MIN_SHORTCUT_ROWS", 1):
-        Run(config, policy, planned, num_ahead).run()
+    Run(config, policy, planned, num_ahead).run()
 
 
 def test_mixed_batches_form_within_the_contract_and_keep_prompts_in_order() -> None:

@@ -23,6 +23,7 @@ EMPTY_VIEW = View(
     max_num_seqs=4,
     min_coda_batch_size=2,
     prefill_interval=1,
+    prefill_chunk_size=8,
     prompt_shortcut=False,
     num_prompt_launches=0,
     decode_items=(),
