@@ -1,4 +1,8 @@
-"""Places in the prompt pool, where a prompt item's rows wait between two depths."""
+"""Places in the prompt pool, where a prompt item's rows wait between two depths.
+
+A place records the request *object* it was given to. That names the KV allocation, too: a request
+object is admitted once, and its block tables are its own until it ends.
+"""
 
 from dataclasses import dataclass
 

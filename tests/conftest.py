@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+# Nothing may reach for the network; read when huggingface_hub is first imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 FIXTURES = Path(__file__).parent / "fixtures"
 
 # Two workers and the commands they start compile the same steps: let them share the result.

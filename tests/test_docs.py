@@ -34,7 +34,7 @@ def test_every_named_test_exists():
     named = re.findall(r"(test_\w+\.py)::(test_\w+)", text)
     assert len(named) > 10
     for file, test in named:
-        assert f"def {test}" in tests[file], f"{file}::{test}"
+        assert f"def {test}(" in tests[file], f"{file}::{test}"
 
 
 def test_the_gap_table_and_picture_are_what_the_scheduler_does(tmp_path):
