@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.pallas_kernels import NO_BLOCK, copy_positions, ragged_paged_attention, write_kv
 
+from .logit_edits import count_outputs, edit_logits
 from .models import OuroModel
 from .packing import (
     GATE_LOOKAHEAD,
@@ -249,7 +250,7 @@ def coda(
     num_planes = shape.config.num_loops
     rows = state.hidden.at[arrays.slots].get(mode="clip")
     logits = parameters.model.logits(rows)
-    token_ids = sample(logits, arrays.sampling)
+    token_ids = sample(_edited(logits, state, arrays), arrays.sampling)
     logprobs = raw_logprobs(logits, token_ids)
     is_finite = jnp.isfinite(logits).all(axis=-1)
 
@@ -271,9 +272,23 @@ def coda(
         key_pool=key_pool,
         value_pool=value_pool,
         last_token=state.last_token.at[arrays.slots].set(token_ids, mode="drop"),
+        token_marks=count_outputs(state.token_marks, arrays.slots, token_ids, arrays.sampling),
     )
     bits = lax.bitcast_convert_type(logprobs, jnp.int32)
     return state, jnp.stack([token_ids, bits, is_finite.astype(jnp.int32)])
+
+
+def _edited(
+    logits: Float[Array, "R V"], state: DeviceState, arrays: CodaArrays
+) -> Float[Array, "R V"]:
+    """Logits to draw from; a launch without edited rows reads no marks and no bias."""
+
+    def edit() -> Float[Array, "R V"]:
+        marks = state.token_marks.at[arrays.slots].get(mode="clip")
+        bias = state.logit_bias.at[arrays.slots].get(mode="clip")
+        return edit_logits(logits, marks, bias, arrays.sampling)
+
+    return lax.cond(jnp.any(arrays.sampling.is_edited != 0), edit, lambda: logits)
 
 
 def _gate(

@@ -50,6 +50,13 @@ def random_request(rng, index):
             top_k=rng.choice([None, 1, 5, 50]),
             top_p=rng.choice([1.0, 0.9, 0.3]),
             seed=rng.randrange(2**40),
+            min_p=rng.choice([0.0, 0.1]),
+            logit_bias=rng.choice([{}, {rng.randrange(512): 5.0, rng.randrange(512): -100}]),
+            repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+            presence_penalty=rng.choice([0.0, 0.0, 0.5]),
+            frequency_penalty=rng.choice([0.0, 0.0, -0.5]),
+            min_tokens=rng.choice([0, 1]),
+            stop_token_ids=rng.choice([(), (3, 4, 5)]),
             exit=exit_options,
         ),
     )

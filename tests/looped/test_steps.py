@@ -45,7 +45,7 @@ def random_state(shape):
     for index, field in enumerate(fields(zeros)):
         array = getattr(zeros, field.name)
         if array.dtype == jnp.int32:
-            values[field.name] = jnp.arange(array.size, dtype=jnp.int32) + 20
+            values[field.name] = jnp.arange(array.size, dtype=jnp.int32).reshape(array.shape) + 20
         else:
             values[field.name] = jax.random.uniform(jax.random.fold_in(key, index), array.shape)
     return DeviceState(**values)
