@@ -95,6 +95,8 @@ class CodaArrays:
     """[R] the token's place in its block."""
     plane_blocks: Any
     """[R P] the block that holds the token's position, in each plane."""
+    needs_top_logprobs: Any
+    """[] whether any row wants the log-probabilities of the most likely tokens."""
     sampling: SamplingRows
 
 
@@ -215,6 +217,7 @@ def coda_layout(shape: StateShape, num_rows: int) -> PackedLayout[CodaArrays]:
             "exit_loops": per_row,
             "offsets": per_row,
             "plane_blocks": ((num_rows, shape.config.num_loops), "int32"),
+            "needs_top_logprobs": ((), "int32"),
             "sampling.temperature": ((num_rows,), "float32"),
             "sampling.top_k": per_row,
             "sampling.top_p": ((num_rows,), "float32"),

@@ -25,6 +25,8 @@ class RequestSampling:
     frequency_penalty: float
     min_tokens: int
     """0 where no stop id could be drawn."""
+    num_logprobs: int | None
+    """Most likely tokens to return with every token; None returns no list."""
     seed: int
 
     @property
@@ -98,6 +100,7 @@ def build_request(
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         min_tokens=params.min_tokens if drawable_stops else 0,
+        num_logprobs=params.logprobs,
         seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
     )
     return Request(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from looped.sched import (
     Batch,
@@ -20,11 +19,13 @@ from looped.sched import (
     bucket_for,
 )
 
+from .coda_output import CodaOutput
 from .executables import Executables, Rung
 from .packer import Buffer, Packer
 from .prompt_pool import PromptPool
 from .reader import HostReader
 from .records import ItemRecord, LaunchRecord
+from .requests import sampling_of
 from .slot_edits import SlotEdits
 from .state import DeviceState
 from .steps import Parameters
@@ -146,10 +147,8 @@ class Runner:
             return RecurrentResult(None)
         values = self.reader.read(launched.output)
         if batch.launch is LaunchKind.CODA:
-            token_ids, bits, is_finite = values[:, : len(batch.items)]
-            return CodaResult(
-                token_ids.tolist(), bits.view(np.float32).tolist(), (is_finite != 0).tolist()
-            )
+            wanted = [sampling_of(item.request).num_logprobs for item in batch.items]
+            return CodaOutput.unpack(values).to_result(wanted)
         return RecurrentResult(values[: batch.num_decode].tolist())
 
     def _record(self, packed: PackedLaunch) -> None:

@@ -73,6 +73,14 @@ def raw_logprobs(logits: Float[Array, "R V"], token_ids: Int[Array, " R"]) -> Fl
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
+def top_logprobs(
+    logits: Float[Array, "R V"], count: int
+) -> tuple[Int[Array, "R count"], Float[Array, "R count"]]:
+    """Ids and raw log-probabilities of each row's most likely tokens; of equals the lower id."""
+    values, token_ids = lax.top_k(logits, count)
+    return token_ids, values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+
 def keep_top_k(logits: Float[Array, "R V"], top_k: Int[Array, " R"]) -> Float[Array, "R V"]:
     """Drops what is smaller than the k-th largest logit; its equals stay."""
     order = _sortable(logits)

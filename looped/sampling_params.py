@@ -13,6 +13,7 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 1e5
 """Beyond these, logits divided by the temperature leave float32's range or its resolution."""
 MIN_TOP_P = 1e-6
 """Below this, float32 sums of probabilities no longer tell apart what is kept."""
+MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 300
 MAX_LOGIT_BIAS = 100.0
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.1, 10.0
@@ -55,6 +56,9 @@ class SamplingParams:
     """Subtracted from a token's logit for every time it is in the output."""
     min_tokens: int = 0
     """No stop id, the model's end of sequence among them, is drawn before so many tokens."""
+    logprobs: int | None = None
+    """Return the log-probabilities of so many most likely tokens with every token, 0 to 20; None
+    returns no list. The emitted token's own comes in any case."""
     seed: int | None = None
     """Seed of this request's draws; None draws a fresh one, which the output names."""
     stop_token_ids: Iterable[int] = frozenset()
@@ -67,9 +71,9 @@ class SamplingParams:
     """Lower goes first, under scheduling policy `priority`."""
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "top_k", "seed", "priority", "min_tokens"):
+        for name in ("max_tokens", "top_k", "logprobs", "seed", "priority", "min_tokens"):
             value = getattr(self, name)
-            is_unset = value is None and name in ("top_k", "seed")
+            is_unset = value is None and name in ("top_k", "logprobs", "seed")
             if not is_unset and type(value) is not int:
                 raise UsageError(f"{name} must be a whole number, got {value!r}")
         for name in ("temperature", "top_p", *RANGES):
@@ -93,6 +97,10 @@ class SamplingParams:
             raise UsageError(f"top_p must be in {MIN_TOP_P:g} to 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise UsageError(
+                f"logprobs must be in 0 to {MAX_LOGPROBS}, or left out; got {self.logprobs}"
+            )
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.pallas_kernels import NO_BLOCK, copy_positions, ragged_paged_attention, write_kv
 
+from .coda_output import CodaOutput
 from .logit_edits import count_outputs, edit_logits
 from .models import OuroModel
 from .packing import (
@@ -25,7 +26,8 @@ from .packing import (
     PromptArrays,
     RecurrentArrays,
 )
-from .sampler import raw_logprobs, sample
+from .sampler import raw_logprobs, sample, top_logprobs
+from .sampling_params import MAX_LOGPROBS
 from .state import DeviceState, StateShape, register_pytree
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
@@ -240,12 +242,11 @@ def prefill(
 
 def coda(
     shape: StateShape, parameters: Parameters, state: DeviceState, arrays: CodaArrays
-) -> tuple[DeviceState, Int[Array, "3 R"]]:
+) -> tuple[DeviceState, Int[Array, "outputs R"]]:
     """LM head, sampling, and the deeper planes of tokens that left early.
 
     Returns:
-        The state, and one array for the host's one read: token ids, the bits of their float32
-        log-probabilities, and whether all logits of the row were finite.
+        The state, and one array for the host's one read, as `CodaOutput` cuts it up.
     """
     num_planes = shape.config.num_loops
     rows = state.hidden.at[arrays.slots].get(mode="clip")
@@ -253,6 +254,7 @@ def coda(
     token_ids = sample(_edited(logits, state, arrays), arrays.sampling)
     logprobs = raw_logprobs(logits, token_ids)
     is_finite = jnp.isfinite(logits).all(axis=-1)
+    top_ids, top_values = _top_logprobs(logits, arrays)
 
     is_real = arrays.slots < shape.max_num_seqs
     last_plane = (arrays.exit_loops - 1).clip(0)
@@ -274,8 +276,14 @@ def coda(
         last_token=state.last_token.at[arrays.slots].set(token_ids, mode="drop"),
         token_marks=count_outputs(state.token_marks, arrays.slots, token_ids, arrays.sampling),
     )
-    bits = lax.bitcast_convert_type(logprobs, jnp.int32)
-    return state, jnp.stack([token_ids, bits, is_finite.astype(jnp.int32)])
+    output = CodaOutput(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        is_finite=is_finite.astype(jnp.int32),
+        top_token_ids=top_ids.T,
+        top_logprobs=top_values.T,
+    )
+    return state, output.pack()
 
 
 def _edited(
@@ -289,6 +297,19 @@ def _edited(
         return edit_logits(logits, marks, bias, arrays.sampling)
 
     return lax.cond(jnp.any(arrays.sampling.is_edited != 0), edit, lambda: logits)
+
+
+def _top_logprobs(
+    logits: Float[Array, "R V"], arrays: CodaArrays
+) -> tuple[Int[Array, "R N"], Float[Array, "R N"]]:
+    """The most likely tokens, as many as can be asked for; zeros where no row asks."""
+    num_rows, vocab_size = logits.shape
+    width = min(MAX_LOGPROBS, vocab_size)
+    return lax.cond(
+        arrays.needs_top_logprobs > 0,
+        lambda: top_logprobs(logits, width),
+        lambda: (jnp.zeros((num_rows, width), jnp.int32), jnp.zeros((num_rows, width))),
+    )
 
 
 def _gate(

@@ -56,6 +56,7 @@ def random_request(rng, index):
             presence_penalty=rng.choice([0.0, 0.0, 0.5]),
             frequency_penalty=rng.choice([0.0, 0.0, -0.5]),
             min_tokens=rng.choice([0, 1]),
+            logprobs=rng.choice([None, 0, 3, 20]),
             stop_token_ids=rng.choice([(), (3, 4, 5)]),
             exit=exit_options,
         ),

@@ -18,6 +18,7 @@ from looped.packing import (
     recurrent_layout,
 )
 from looped.pallas_kernels import NO_BLOCK
+from looped.sampling_params import MAX_LOGPROBS
 from looped.state import DeviceState
 from looped.steps import Parameters, RowMap, coda, lookahead_head, prefill, recurrent
 
@@ -230,6 +231,8 @@ def test_a_coda_copies_the_skipped_planes_of_early_exits_only(shape, parameters)
     logits = parameters.model.logits(before.hidden[jnp.asarray([2, 5, 0])])
     assert results[0, :3].tolist() == np.asarray(logits.argmax(-1)).tolist()
     assert (np.asarray(results[2]) == 1).all()
+    assert results.shape == (3 + 2 * MAX_LOGPROBS, 8)
+    assert not np.asarray(results[3:]).any(), "no row asks for alternatives"
 
 
 def test_float32_means_float32_in_every_product(shape, parameters):
