@@ -21,11 +21,12 @@ from looped.sched import (
     recurrent_ladder,
 )
 
+from .coda import coda
 from .logit_edits import write_slot
 from .packing import PackedLayout, coda_layout, prefill_layout, recurrent_layout, slot_layout
 from .progress import track
 from .state import DeviceState, StateShape
-from .steps import Parameters, coda, prefill, recurrent
+from .steps import Parameters, prefill, recurrent
 
 LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
     LaunchKind.RECURRENT: recurrent_layout,

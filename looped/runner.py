@@ -41,8 +41,9 @@ class PackedLaunch:
     rung: Rung
     executable: Any
     uploads: tuple[jax.Array, ...]
+    slot_writer: Any
     slot_uploads: tuple[jax.Array, ...]
-    """Logit edits of requests that are new on the device, written before the launch."""
+    """Logit edits of requests that are new on the device, for `slot_writer` before the launch."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,14 @@ class Runner:
         # (measured, jax 0.10.2): it is never written again.
         uploads = tuple(jax.device_put(buffer) for buffer in buffers)
         slot_uploads = tuple(map(jax.device_put, self._slot_edits.pack_new(batch)))
-        return PackedLaunch(batch, rung, self.executables.get(rung), uploads, slot_uploads)
+        return PackedLaunch(
+            batch,
+            rung,
+            self.executables.get(rung),
+            uploads,
+            self.executables.slot_writer,
+            slot_uploads,
+        )
 
     def launch(self, packed: PackedLaunch) -> Launched:
         """Starts a launch and returns before it has run.
@@ -127,7 +135,7 @@ class Runner:
         """
         batch, output = packed.batch, None
         for upload in packed.slot_uploads:
-            self._state = self.executables.slot_writer(self._state, upload)
+            self._state = packed.slot_writer(self._state, upload)
         for upload in packed.uploads:
             result = packed.executable(self._leaves, self._state, upload)
             if packed.rung[0] is LaunchKind.PREFILL:

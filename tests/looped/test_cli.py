@@ -9,21 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import looped
 
 ROOT = Path(__file__).parents[2]
-
-
-def looped(*arguments, stdin="", check=True):
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("looped")), *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
 
 
 def test_generate_prints_the_goldens_as_json(square_golden):
@@ -72,51 +60,6 @@ def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(ti
     assert 1 not in raw
     assert chat[0] == 1
     assert set(raw) < set(chat)
-
-
-def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
-    options = {
-        "min_p": 0.01,
-        "repetition_penalty": 1.5,
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.25,
-        "min_tokens": 3,
-        "logprobs": 2,
-        "temperature": 0.7,
-        "seed": 5,
-        "max_tokens": 6,
-    }
-    flags = [
-        text for name, value in options.items() for text in ("--" + name.replace("_", "-"), value)
-    ]
-    common = ("generate", "--model", tiny_folder, "--json", "--eos-token-id", 9)
-    biased = ("--logit-bias", "9=100", "--logit-bias", "8=90.5")
-    result = json.loads(looped(*common, "--prompt-ids", "5,6", *flags, *biased).stdout)
-    # The stop id, the likeliest by far, is held back for three tokens.
-    assert result["token_ids"] == [8, 8, 8, 9]
-    assert [len(pairs) for pairs in result["top_logprobs"]] == [2] * 4
-    requests = tmp_path / "requests.jsonl"
-    line = {"prompt_token_ids": [5, 6], "logit_bias": {"9": 100, "8": 90.5}, **options}
-    requests.write_text(json.dumps(line))
-    assert json.loads(looped(*common, "--requests", requests).stdout) == result
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--logit-bias", "x=1"), "--logit-bias takes ID=VALUE such as 12=-3.5; got 'x=1'"),
-        (("--logit-bias", "12"), "--logit-bias takes ID=VALUE"),
-        (("--logit-bias", "1=1", "--logit-bias", "1=2"), "got two for 1"),
-        (("--logit-bias", "1=101"), "logit_bias must be in -100 to 100"),
-        (("--logprobs", "2"), "--logprobs is for machines to read; add --json"),
-        (("--repetition-penalty", "0"), "repetition_penalty must be in 0.1 to 10"),
-    ],
-)
-def test_sampling_options_that_mean_nothing_are_refused_in_one_line(tiny_folder, flags, message):
-    done = looped("generate", "a", "--model", tiny_folder, *flags, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_num_loops_loads_the_whole_model_at_that_depth(tiny_folder):

@@ -11,6 +11,7 @@ from engines import complete, drain, loaded_model, make_engine
 from jax.extend.core import jaxprs_in_params
 from numpy_sampler import numpy_draw, numpy_edited
 
+from looped.coda import coda
 from looped.errors import UsageError
 from looped.logit_edits import ENDS_REQUEST, IN_PROMPT, ONE_OUTPUT, count_outputs, edit_logits
 from looped.packing import coda_layout
@@ -18,7 +19,7 @@ from looped.reference import generate
 from looped.sampler import SamplingRows
 from looped.sampling_params import SamplingParams
 from looped.state import DeviceState
-from looped.steps import Parameters, coda, lookahead_head
+from looped.steps import Parameters, lookahead_head
 
 VOCAB = 64
 STOPS = tuple(range(0, 512, 3))
@@ -108,15 +109,15 @@ def test_edits_equal_numpy_and_leave_rows_without_them_their_bits(seed):
 
 
 def test_only_edited_rows_count_their_tokens():
-    layout = coda_layout_rows(is_edited=[1, 0, 1, 1])
+    rows = rows_with(is_edited=[1, 0, 1, 1])
     marks = jnp.full((3, VOCAB), IN_PROMPT)
     slots, token_ids = jnp.asarray([2, 1, 0, 3]), jnp.asarray([5, 6, 5, 7])
-    after = np.asarray(count_outputs(marks, slots, token_ids, layout)) - IN_PROMPT
+    after = np.asarray(count_outputs(marks, slots, token_ids, rows)) - IN_PROMPT
     assert np.argwhere(after).tolist() == [[0, 5], [2, 5]]
     assert after.sum() == 2 * ONE_OUTPUT
 
 
-def coda_layout_rows(is_edited):
+def rows_with(is_edited):
     names = [field.name for field in dataclasses.fields(SamplingRows)]
     return SamplingRows(**dict.fromkeys(names) | {"is_edited": jnp.asarray(is_edited)})
 
@@ -208,7 +209,7 @@ def test_a_request_with_edits_costs_one_upload_more_and_others_none(tiny_folder,
     assert len(sent) == stats.num_uploads + stats.num_count_uploads
 
 
-def test_a_launch_without_edits_reads_no_row_of_marks_or_bias(tiny_folder):
+def test_a_launch_without_options_reads_no_marks_or_bias_and_looks_for_no_top(tiny_folder):
     """Outside conditions on data, only the counts of drawn tokens touch the [slots, V] arrays."""
     shape = make_engine(tiny_folder).runner.executables.shape
     model = loaded_model(tiny_folder).model
@@ -219,9 +220,11 @@ def test_a_launch_without_edits_reads_no_row_of_marks_or_bias(tiny_folder):
         DeviceState.zeros(shape), jax.tree.map(jnp.asarray, arrays)
     )
     wide = (shape.max_num_seqs, shape.config.vocab_size)
+    outside = list(equations_outside_conditions(traced.jaxpr))
+    assert "top_k" not in {equation.primitive.name for equation in outside}
     readers = {
         equation.primitive.name
-        for equation in equations_outside_conditions(traced.jaxpr)
+        for equation in outside
         if any(getattr(variable.aval, "shape", None) == wide for variable in equation.invars)
     }
     assert readers <= {"cond", "scatter-add", "jit", "pjit"}

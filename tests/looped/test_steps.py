@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engines import loaded_model, make_engine
 
+from looped.coda import coda
 from looped.packing import (
     GATE_LOOKAHEAD,
     GATE_NONE,
@@ -20,7 +21,7 @@ from looped.packing import (
 from looped.pallas_kernels import NO_BLOCK
 from looped.sampling_params import MAX_LOGPROBS
 from looped.state import DeviceState
-from looped.steps import Parameters, RowMap, coda, lookahead_head, prefill, recurrent
+from looped.steps import Parameters, RowMap, lookahead_head, prefill, recurrent
 
 ROWS = 16
 NUM_SLOTS = 8
