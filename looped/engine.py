@@ -103,6 +103,7 @@ class LLMEngine:
             weights=sum(leaf.nbytes for leaf in jax.tree.leaves(self._parameters)),
             kv_pool=executables.shape.kv_bytes,
             prompt_state=executables.shape.prompt_state_bytes,
+            sampling_state=executables.shape.sampling_state_bytes,
             workspace=executables.workspace_bytes,
         )
 

@@ -22,10 +22,12 @@ from looped.sched import (
     recurrent_ladder,
 )
 
-from .packing import PackedLayout, coda_layout, prefill_layout, recurrent_layout
+from .coda import coda
+from .logit_edits import write_slot
+from .packing import PackedLayout, coda_layout, prefill_layout, recurrent_layout, slot_layout
 from .progress import track
 from .state import DeviceState, StateShape
-from .steps import Parameters, coda, prefill, recurrent
+from .steps import Parameters, prefill, recurrent
 
 LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
     LaunchKind.RECURRENT: recurrent_layout,
@@ -75,6 +77,7 @@ class Executables:
         self._state_type = jax.eval_shape(lambda: DeviceState.zeros(shape))
         self._layouts: dict[Rung, PackedLayout[Any]] = {}
         self._compiled: dict[Rung, Any] = {}
+        self._slot_writer: Any = None
 
     def layout(self, rung: Rung) -> PackedLayout[Any]:
         """Where the arrays of such a launch lie in its one upload."""
@@ -90,8 +93,24 @@ class Executables:
             self.num_compilations += 1
         return self._compiled[rung]
 
+    @property
+    def slot_writer(self) -> Any:
+        """The executable that writes one request's logit edits, compiled now if need be."""
+        if self._slot_writer is None:
+            layout = slot_layout(self.shape)
+
+            def call(state: DeviceState, packed: jax.Array) -> DeviceState:
+                return write_slot(state, layout.unpack(packed))
+
+            packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
+            traced = jax.jit(call, donate_argnums=0).trace(self._state_type, packed_type)
+            self._slot_writer = traced.lower().compile()
+            self.num_compilations += 1
+        return self._slot_writer
+
     def prepare(self, rungs: Iterable[Rung]) -> None:
-        """Compiles what is missing of these rungs, with a progress bar on stderr."""
+        """Compiles the slot writer and what is missing of these rungs, with a progress bar."""
+        _ = self.slot_writer
         missing = [rung for rung in rungs if rung not in self._compiled]
         for rung in track(missing, "compiling"):
             self.get(rung)

@@ -26,6 +26,8 @@ class MemoryPlan:
     weights: int
     kv_pool: int
     prompt_state: int
+    sampling_state: int
+    """Token marks and logit biases of all slots."""
     workspace: int
     """Largest temporary memory of the compiled steps."""
 
@@ -34,6 +36,7 @@ class MemoryPlan:
             "weights": self.weights,
             "KV pool": self.kv_pool,
             "prompt state": self.prompt_state,
+            "sampling state": self.sampling_state,
             "workspace": self.workspace,
         }
         listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
@@ -98,7 +101,8 @@ def blocks_on_gpu(
         LoopedError: when nothing useful is left.
     """
     allowed = int(bytes_limit * config.gpu_memory_utilization)
-    left = allowed - bytes_in_use - workspace - shape.prompt_state_bytes
+    kept = shape.prompt_state_bytes + shape.sampling_state_bytes
+    left = allowed - bytes_in_use - workspace - kept
     num_blocks = min(max(left, 0) // shape.block_bytes, blocks_for_requests(shape))
     if num_blocks > COARSE_STEP:
         num_blocks -= num_blocks % COARSE_STEP

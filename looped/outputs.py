@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from looped.sched import FinishReason, Request, TokenOutput
+from looped.sched import FinishReason, Request, TokenOutput, TopLogprobs
 
 from .requests import sampling_of
 
@@ -17,6 +17,9 @@ class TokenEvent:
     token_id: int
     logprob: float
     """Log-probability under the raw logits, float32."""
+    top_logprobs: TopLogprobs | None
+    """(token id, raw log-probability) of the most likely tokens in its place, as many as `logprobs`
+    asks for; None where it asks for none."""
     exit_depth: int
     """Loops executed for it, 1-based; the first token's is P."""
 
@@ -27,6 +30,7 @@ class TokenEvent:
             output_index=output.output_index,
             token_id=output.token_id,
             logprob=output.logprob,
+            top_logprobs=output.top_logprobs,
             exit_depth=output.exit_depth,
         )
 
@@ -43,6 +47,9 @@ class Completion:
     """Loops executed for each token, 1-based."""
     logprobs: tuple[float, ...]
     """Raw log-probability of each token."""
+    top_logprobs: tuple[TopLogprobs, ...] | None
+    """(token id, raw log-probability) of the most likely tokens in the place of each, as many as
+    `logprobs` asks for; None where it asks for none."""
     finish_reason: FinishReason
     error: str | None
     """What went wrong, with finish_reason `error`."""
@@ -56,15 +63,18 @@ class Completion:
     @classmethod
     def from_request(cls, request: Request) -> "Completion":
         assert request.finish_reason is not None
+        sampling = sampling_of(request)
+        tops = [top for top in request.top_logprobs if top is not None]
         return cls(
             request_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,
             token_ids=tuple(request.output_token_ids),
             exit_depths=tuple(request.exit_depths),
             logprobs=tuple(request.logprobs),
+            top_logprobs=None if sampling.num_logprobs is None else tuple(tops),
             finish_reason=request.finish_reason,
             error=request.error,
-            seed=sampling_of(request).seed,
+            seed=sampling.seed,
             num_cached_tokens=request.num_cached_tokens,
         )
 
@@ -77,6 +87,7 @@ class Completion:
             "text": self.text,
             "exit_depths": list(self.exit_depths),
             "logprobs": list(self.logprobs),
+            "top_logprobs": self.top_logprobs,
             "finish_reason": self.finish_reason.value,
             "error": self.error,
             "seed": self.seed,

@@ -77,8 +77,10 @@ class Packer:
         arrays.exit_loops[:count] = [item.exit_loop for item in batch.items]
         arrays.offsets[:count] = positions % block_size
         arrays.plane_blocks[:count] = self._tables.blocks[slots, :, positions // block_size]
-        for index, item in enumerate(batch.items):
-            sampling_of(item.request).write(arrays.sampling, index)
+        samplings = [sampling_of(item.request) for item in batch.items]
+        for index, sampling in enumerate(samplings):
+            sampling.write(arrays.sampling, index)
+        arrays.needs_top_logprobs[...] = any(sampling.num_logprobs for sampling in samplings)
         arrays.sampling.output_index[:count] = [item.output_index for item in batch.items]
         return buffer
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from jax import lax
 
+from .logit_edits import SlotArrays
 from .sampler import SamplingRows
 from .state import StateShape, register_pytree
 
@@ -94,6 +95,8 @@ class CodaArrays:
     """[R] the token's place in its block."""
     plane_blocks: Any
     """[R P] the block that holds the token's position, in each plane."""
+    needs_top_logprobs: Any
+    """[] whether any row wants the log-probabilities of the most likely tokens."""
     sampling: SamplingRows
 
 
@@ -214,12 +217,28 @@ def coda_layout(shape: StateShape, num_rows: int) -> PackedLayout[CodaArrays]:
             "exit_loops": per_row,
             "offsets": per_row,
             "plane_blocks": ((num_rows, shape.config.num_loops), "int32"),
+            "needs_top_logprobs": ((), "int32"),
             "sampling.temperature": ((num_rows,), "float32"),
             "sampling.top_k": per_row,
             "sampling.top_p": ((num_rows,), "float32"),
+            "sampling.min_p": ((num_rows,), "float32"),
+            "sampling.is_edited": per_row,
+            "sampling.repetition_penalty": ((num_rows,), "float32"),
+            "sampling.presence_penalty": ((num_rows,), "float32"),
+            "sampling.frequency_penalty": ((num_rows,), "float32"),
+            "sampling.min_tokens": per_row,
             "sampling.seed": ((num_rows, 2), "uint32"),
             "sampling.output_index": per_row,
         },
+    )
+
+
+def slot_layout(shape: StateShape) -> PackedLayout[SlotArrays]:
+    """Layout of the upload that brings one request's marks and bias."""
+    width = (shape.config.vocab_size,)
+    return PackedLayout(
+        SlotArrays,
+        {"slot": ((), "int32"), "token_marks": (width, "int32"), "logit_bias": (width, "float32")},
     )
 
 

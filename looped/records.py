@@ -33,6 +33,8 @@ class LaunchRecord:
     num_calls: int
     """Calls of the executable, each with one upload: 1, but one per pass where a deterministic
     engine splits a prefill launch."""
+    num_count_uploads: int
+    """Requests that brought token counts and logit bias with it, each in an upload of its own."""
     runs_gate: bool
     num_readbacks: int
     """1 if the host reads the launch, else 0."""
@@ -69,7 +71,10 @@ class EngineStats:
     num_padded_rows: int = 0
     num_readbacks: int = 0
     num_uploads: int = 0
-    """Host-to-device transfers; one per call of an executable."""
+    """Host-to-device transfers of launches; one per call of an executable."""
+    num_count_uploads: int = 0
+    """Host-to-device transfers of token counts and logit bias; one per request that has a penalty,
+    a bias or min_tokens."""
     num_compilations: int = 0
     num_output_tokens: int = 0
     num_cached_prompt_tokens: int = 0
@@ -94,3 +99,4 @@ class EngineStats:
             self.num_decode_rows += record.num_rows - num_prompt_rows
         self.num_padded_rows += record.num_padded_rows
         self.num_uploads += record.num_calls
+        self.num_count_uploads += record.num_count_uploads

@@ -13,7 +13,21 @@ from .llm import GenerationRequest
 from .sampling_params import SamplingParams
 
 SAMPLING_KEYS = frozenset(
-    {"max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos", "priority"}
+    {
+        "max_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "min_tokens",
+        "logprobs",
+        "seed",
+        "ignore_eos",
+        "priority",
+    }
 )
 EXIT_KEYS = {
     "exit_mode": "mode",
@@ -22,7 +36,8 @@ EXIT_KEYS = {
     "max_loops": "max_loops",
     "exit_trace": "trace",
 }
-PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "stop_token_ids"})
+PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids"})
+COLLECTION_KEYS = frozenset({"stop_token_ids", "logit_bias"})
 
 
 def read_requests(
@@ -78,7 +93,7 @@ def _parse(
 ) -> GenerationRequest:
     if not isinstance(values, dict):
         raise UsageError(f"expected a JSON object, got {type(values).__name__}")
-    known = PROMPT_KEYS | SAMPLING_KEYS | EXIT_KEYS.keys()
+    known = PROMPT_KEYS | SAMPLING_KEYS | COLLECTION_KEYS | EXIT_KEYS.keys()
     if unknown := sorted(values.keys() - known):
         raise UsageError(f"unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if ("prompt" in values) == ("prompt_token_ids" in values):
@@ -96,6 +111,8 @@ def _parse(
     options: dict[str, Any] = {key: values[key] for key in SAMPLING_KEYS if key in values}
     if "stop_token_ids" in values:
         options["stop_token_ids"] = frozenset(_integers(values, "stop_token_ids"))
+    if "logit_bias" in values:
+        options["logit_bias"] = _logit_bias(values["logit_bias"])
     if exit_values:
         # A trace takes no other exit option, so it does not inherit any either.
         inherited = ExitOptions() if "trace" in exit_values else defaults.exit
@@ -108,6 +125,13 @@ def _integers(values: dict[str, Any], key: str) -> tuple[int, ...]:
     if not isinstance(listed, list) or not all(type(value) is int for value in listed):
         raise UsageError(f"{key} must be a list of integers")
     return tuple(listed)
+
+
+def _logit_bias(listed: Any) -> dict[int, Any]:
+    """A bias by token id; JSON has only text for keys."""
+    if not isinstance(listed, dict) or not all(key.isdecimal() for key in listed):
+        raise UsageError(f'logit_bias must be an object such as {{"12": -3.5}}, got {listed!r}')
+    return {int(key): value for key, value in listed.items()}
 
 
 def _read(path: Path) -> str:

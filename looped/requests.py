@@ -1,7 +1,7 @@
 """From a user's request to the scheduler's: limits, exit rule, seed, and the options of a draw."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from looped.sched import ExitOptions, Request, RequestError, resolve_exit
@@ -18,13 +18,39 @@ class RequestSampling:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
+    logit_bias: Mapping[int, float]
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    min_tokens: int
+    """0 where no stop id could be drawn."""
+    num_logprobs: int | None
+    """Most likely tokens to return with every token; None returns no list."""
     seed: int
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether logits are edited before the draw, for which the slot needs marks and bias."""
+        return (
+            bool(self.logit_bias)
+            or self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.min_tokens > 0
+        )
 
     def write(self, rows: SamplingRows, index: int) -> None:
         """Fills one row of a coda launch's host views."""
         rows.temperature[index] = self.temperature
         rows.top_k[index] = self.top_k
         rows.top_p[index] = self.top_p
+        rows.min_p[index] = self.min_p
+        rows.is_edited[index] = self.is_edited
+        rows.repetition_penalty[index] = self.repetition_penalty
+        rows.presence_penalty[index] = self.presence_penalty
+        rows.frequency_penalty[index] = self.frequency_penalty
+        rows.min_tokens[index] = self.min_tokens
         rows.seed[index] = (self.seed >> 32, self.seed & 0xFFFFFFFF)
 
 
@@ -47,25 +73,42 @@ def build_request(
     """The scheduler's form of a request; its limits are checked by `Scheduler.add`.
 
     Raises:
-        UsageError: for exit options that contradict each other.
+        UsageError: for exit options that contradict each other, a bias outside the vocabulary, or
+            min_tokens where every token ends the request.
     """
     try:
         exit_rule = resolve_exit(params.exit, exit_defaults, num_planes)
     except RequestError as error:
         raise UsageError(str(error)) from None
+    ends = frozenset() if params.ignore_eos else eos_token_ids
+    stop_token_ids = ends | frozenset(params.stop_token_ids)
+    drawable_stops = [token_id for token_id in stop_token_ids if 0 <= token_id < vocab_size]
+    if params.min_tokens > 0 and len(drawable_stops) == vocab_size:
+        raise UsageError(
+            f"min_tokens must be 0 where every token is a stop id, got {params.min_tokens}"
+        )
+    outside = [token_id for token_id in params.logit_bias if not 0 <= token_id < vocab_size]
+    if outside:
+        raise UsageError(f"logit_bias must name token ids in 0..{vocab_size - 1}, got {outside[0]}")
     sampling = RequestSampling(
         temperature=params.temperature,
         top_k=min(params.top_k or vocab_size, vocab_size),
         top_p=params.top_p,
+        min_p=params.min_p,
+        logit_bias=params.logit_bias,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        min_tokens=params.min_tokens if drawable_stops else 0,
+        num_logprobs=params.logprobs,
         seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
     )
-    ends = frozenset() if params.ignore_eos else eos_token_ids
     return Request(
         request_id=request_id,
         prompt_token_ids=tuple(prompt_token_ids),
         max_tokens=params.max_tokens,
         exit_rule=exit_rule,
-        stop_token_ids=ends | frozenset(params.stop_token_ids),
+        stop_token_ids=stop_token_ids,
         priority=params.priority,
         payload=sampling,
     )

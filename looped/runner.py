@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from looped.sched import (
     Batch,
@@ -20,11 +19,14 @@ from looped.sched import (
     bucket_for,
 )
 
+from .coda_output import CodaOutput
 from .executables import Executables, Rung
 from .packer import Buffer, Packer
 from .prompt_pool import PromptPool
 from .reader import HostReader
 from .records import ItemRecord, LaunchRecord
+from .requests import sampling_of
+from .slot_edits import SlotEdits
 from .state import DeviceState
 from .steps import Parameters
 
@@ -39,6 +41,9 @@ class PackedLaunch:
     rung: Rung
     executable: Any
     uploads: tuple[jax.Array, ...]
+    slot_writer: Any
+    slot_uploads: tuple[jax.Array, ...]
+    """Logit edits of requests that are new on the device, for `slot_writer` before the launch."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Runner:
     def _start(self) -> None:
         self._state = DeviceState.zeros(self.executables.shape)
         self._packer = Packer(self.executables.shape)
+        self._slot_edits = SlotEdits(self.executables.shape)
 
     @property
     def state(self) -> DeviceState:
@@ -91,6 +97,7 @@ class Runner:
     def pack(self, batch: Batch) -> PackedLaunch:
         """Pads the batch to its bucket and uploads it, in one transfer per call.
 
+        A request with logit edits costs one transfer more, with the first launch it is in.
         Nothing is lost yet if this fails: the device state is not touched.
         """
         is_prefill = batch.launch is LaunchKind.PREFILL
@@ -111,7 +118,15 @@ class Runner:
         # A CPU launch may read the buffer's own memory while it runs, also with may_alias=False
         # (measured, jax 0.10.2): it is never written again.
         uploads = tuple(jax.device_put(buffer) for buffer in buffers)
-        return PackedLaunch(batch, rung, self.executables.get(rung), uploads)
+        slot_uploads = tuple(map(jax.device_put, self._slot_edits.pack_new(batch)))
+        return PackedLaunch(
+            batch,
+            rung,
+            self.executables.get(rung),
+            uploads,
+            self.executables.slot_writer,
+            slot_uploads,
+        )
 
     def launch(self, packed: PackedLaunch) -> Launched:
         """Starts a launch and returns before it has run.
@@ -119,6 +134,8 @@ class Runner:
         The state is donated, so a failure from here on loses it.
         """
         batch, output = packed.batch, None
+        for upload in packed.slot_uploads:
+            self._state = packed.slot_writer(self._state, upload)
         for upload in packed.uploads:
             result = packed.executable(self._leaves, self._state, upload)
             if packed.rung[0] is LaunchKind.PREFILL:
@@ -138,10 +155,8 @@ class Runner:
             return RecurrentResult(None)
         values = self.reader.read(launched.output)
         if batch.launch is LaunchKind.CODA:
-            token_ids, bits, is_finite = values[:, : len(batch.items)]
-            return CodaResult(
-                token_ids.tolist(), bits.view(np.float32).tolist(), (is_finite != 0).tolist()
-            )
+            wanted = [sampling_of(item.request).num_logprobs for item in batch.items]
+            return CodaOutput.unpack(values).to_result(wanted)
         return RecurrentResult(values[: batch.num_decode].tolist())
 
     def _record(self, packed: PackedLaunch) -> None:
@@ -160,6 +175,7 @@ class Runner:
                 num_rows=batch.num_rows,
                 num_passes=0 if batch.launch is LaunchKind.CODA else batch.num_passes,
                 num_calls=len(packed.uploads),
+                num_count_uploads=len(packed.slot_uploads),
                 runs_gate=batch.runs_gate,
                 num_readbacks=int(batch.is_read),
                 items=items,

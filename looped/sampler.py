@@ -1,8 +1,9 @@
 """Drawing the next token on the device, for a batch of rows that each have their own options.
 
-Order: temperature, top-k, top-p; the log-probability comes from the raw logits. A draw is the
-argmax of scaled logits plus Gumbel noise from the row's own key, so it depends on nothing but the
-row: neither on its neighbours nor on its place in the batch.
+Order: temperature, top-k, top-p, min-p, on logits that `logit_edits` has edited for the rows that
+ask for it; log-probabilities come from the raw logits. A draw is the argmax of scaled logits plus
+Gumbel noise from the row's own key, so it depends on nothing but the row: neither on its neighbours
+nor on its place in the batch.
 
 No option sorts the vocabulary (141 ms for 16 x 49,152 on a CPU). Top-k and top-p search for the
 threshold that separates kept from dropped tokens, by bisection over the order of float32 bit
@@ -31,6 +32,15 @@ class SamplingRows:
     """V keeps all."""
     top_p: Float[Array, " R"]
     """1 keeps all."""
+    min_p: Float[Array, " R"]
+    """0 keeps all."""
+    is_edited: Int[Array, " R"]
+    """Whether the row has a bias, a penalty or stop ids held back; 0 makes the next four idle."""
+    repetition_penalty: Float[Array, " R"]
+    presence_penalty: Float[Array, " R"]
+    frequency_penalty: Float[Array, " R"]
+    min_tokens: Int[Array, " R"]
+    """Outputs before which no stop id is drawn."""
     seed: UInt32[Array, "R 2"]
     """High and low word of the seed, the key's two words. Below 2**32 that is `jax.random.key`;
     above, JAX without 64-bit mode would drop the high word."""
@@ -50,6 +60,7 @@ def sample(logits: Float[Array, "R V"], rows: SamplingRows) -> Int[Array, " R"]:
             jnp.any(is_drawn & (rows.top_k < vocab_size)), keep_top_k, scaled, rows.top_k
         )
         kept = _apply_if(jnp.any(is_drawn & (rows.top_p < 1)), keep_top_p, kept, rows.top_p)
+        kept = _apply_if(jnp.any(is_drawn & (rows.min_p > 0)), keep_min_p, kept, rows.min_p)
         noise = jax.vmap(_gumbel, in_axes=(0, 0, None))(rows.seed, rows.output_index, vocab_size)
         return jnp.argmax(kept + noise, axis=-1).astype(jnp.int32)
 
@@ -60,6 +71,14 @@ def raw_logprobs(logits: Float[Array, "R V"], token_ids: Int[Array, " R"]) -> Fl
     """log softmax(logits) at one id per row."""
     chosen = jnp.take_along_axis(logits, token_ids[:, None], axis=-1)[:, 0]
     return chosen - jax.nn.logsumexp(logits, axis=-1)
+
+
+def top_logprobs(
+    logits: Float[Array, "R V"], count: int
+) -> tuple[Int[Array, "R count"], Float[Array, "R count"]]:
+    """Ids and raw log-probabilities of each row's most likely tokens; of equals the lower id."""
+    values, token_ids = lax.top_k(logits, count)
+    return token_ids, values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def keep_top_k(logits: Float[Array, "R V"], top_k: Int[Array, " R"]) -> Float[Array, "R V"]:
@@ -87,6 +106,12 @@ def keep_top_p(logits: Float[Array, "R V"], top_p: Float[Array, " R"]) -> Float[
     # Rounding can leave the whole sum below p = 0.9999999; the search then keeps everything.
     is_kept = order >= _largest(is_enough, logits.shape[0])[:, None]
     return jnp.where(is_kept | (top_p >= 1)[:, None], logits, DROPPED)
+
+
+def keep_min_p(logits: Float[Array, "R V"], min_p: Float[Array, " R"]) -> Float[Array, "R V"]:
+    """Drops what is less than min_p times as likely as the most likely token."""
+    threshold = logits.max(axis=-1) + jnp.log(min_p)
+    return jnp.where(logits >= threshold[:, None], logits, DROPPED)
 
 
 def _apply_if(

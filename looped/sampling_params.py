@@ -1,6 +1,6 @@
 """What a user asks of one request: how tokens are drawn, when to stop, when to leave the loops."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,19 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 1e5
 """Beyond these, logits divided by the temperature leave float32's range or its resolution."""
 MIN_TOP_P = 1e-6
 """Below this, float32 sums of probabilities no longer tell apart what is kept."""
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 300
+MAX_LOGIT_BIAS = 100.0
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.1, 10.0
+"""Wide enough for any use; logits multiplied by these stay far inside float32's range."""
+MAX_ADDED_PENALTY = 2.0
+"""Presence and frequency penalties lie between this and its negative."""
+RANGES = {
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    "presence_penalty": (-MAX_ADDED_PENALTY, MAX_ADDED_PENALTY),
+    "frequency_penalty": (-MAX_ADDED_PENALTY, MAX_ADDED_PENALTY),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +44,21 @@ class SamplingParams:
     """Keep the k most likely tokens, and all that tie with the last of them; None keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of most likely tokens that holds this probability; ties stay in."""
+    min_p: float = 0.0
+    """Keep tokens at least this many times as likely as the most likely one; 0 keeps all."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Added to the logits of single tokens, -100 to 100 each, for at most 300 ids."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens in prompt or output are divided by it if positive, else multiplied."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit for every time it is in the output."""
+    min_tokens: int = 0
+    """No stop id, the model's end of sequence among them, is drawn before so many tokens."""
+    logprobs: int | None = None
+    """Return the log-probabilities of so many most likely tokens with every token, 0 to 20; None
+    returns no list. The emitted token's own comes in any case."""
     seed: int | None = None
     """Seed of this request's draws; None draws a fresh one, which the output names."""
     stop_token_ids: Iterable[int] = frozenset()
@@ -43,17 +71,18 @@ class SamplingParams:
     """Lower goes first, under scheduling policy `priority`."""
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "top_k", "seed", "priority"):
+        for name in ("max_tokens", "top_k", "logprobs", "seed", "priority", "min_tokens"):
             value = getattr(self, name)
-            is_unset = value is None and name in ("top_k", "seed")
+            is_unset = value is None and name in ("top_k", "logprobs", "seed")
             if not is_unset and type(value) is not int:
                 raise UsageError(f"{name} must be a whole number, got {value!r}")
-        for name in ("temperature", "top_p"):
+        for name in ("temperature", "top_p", *RANGES):
             if type(getattr(self, name)) not in (int, float):
                 raise UsageError(f"{name} must be a number, got {getattr(self, name)!r}")
         if type(self.ignore_eos) is not bool:
             raise UsageError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, got {self.max_tokens}")
         is_greedy = self.temperature == 0
@@ -68,6 +97,18 @@ class SamplingParams:
             raise UsageError(f"top_p must be in {MIN_TOP_P:g} to 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise UsageError(
+                f"logprobs must be in 0 to {MAX_LOGPROBS}, or left out; got {self.logprobs}"
+            )
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} must be in {low:g} to {high:g}, got {value}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise UsageError(
+                f"min_tokens must be in 0 to max_tokens, {self.max_tokens}; got {self.min_tokens}"
+            )
 
 
 def _token_ids(values: Any) -> frozenset[int]:
@@ -78,3 +119,21 @@ def _token_ids(values: Any) -> frozenset[int]:
     if any(type(value) is not int for value in ids):
         raise UsageError(f"stop_token_ids must be whole numbers, got {values!r}")
     return frozenset(ids)
+
+
+def _checked_bias(values: Any) -> dict[int, float]:
+    """A copy of a logit bias, in range."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"logit_bias must map token ids to numbers, got {values!r}")
+    if len(values) > MAX_LOGIT_BIASES:
+        raise UsageError(f"logit_bias takes at most {MAX_LOGIT_BIASES} ids, got {len(values)}")
+    for token_id, bias in values.items():
+        if type(token_id) is not int or type(bias) not in (int, float):
+            got = f"{token_id!r}: {bias!r}"
+            raise UsageError(f"logit_bias must map token ids to numbers, got {got}")
+        if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:
+            raise UsageError(
+                f"logit_bias must be in {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, "
+                f"got {bias} for token {token_id}"
+            )
+    return dict(values)

@@ -59,6 +59,11 @@ class StateShape:
         rows = self.max_num_seqs * (1 + self.chunk_size)
         return rows * self.config.hidden_size * jnp.dtype(self.dtype).itemsize
 
+    @property
+    def sampling_state_bytes(self) -> int:
+        """Bytes of token marks and logit biases, a row of each per slot."""
+        return self.max_num_seqs * self.config.vocab_size * 8
+
 
 @register_pytree
 class DeviceState:
@@ -76,6 +81,11 @@ class DeviceState:
     """Newest token of each request; embedded by its first pass. Written by codas."""
     survival: Float[Array, " slots"]
     """Product of 1 - sigmoid(gate) over the loops of the newest token. Written by passes."""
+    token_marks: Int[Array, "slots V"]
+    """What is known of each token (`logit_edits`): in the prompt, a stop id, times in the output.
+    Written at admission and by codas, for requests with edits; otherwise stale."""
+    logit_bias: Float[Array, "slots V"]
+    """Added to the logits, float32. Written at admission, as the marks."""
 
     @classmethod
     def zeros(cls, shape: StateShape) -> Self:
@@ -95,4 +105,6 @@ class DeviceState:
             prompt_hidden=jnp.zeros((slots, shape.chunk_size, width), shape.dtype),
             last_token=jnp.zeros((slots,), jnp.int32),
             survival=jnp.zeros((slots,), jnp.float32),
+            token_marks=jnp.zeros((slots, config.vocab_size), jnp.int32),
+            logit_bias=jnp.zeros((slots, config.vocab_size), jnp.float32),
         )

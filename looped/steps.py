@@ -1,7 +1,7 @@
-"""The compiled calls, as functions of parameters, donated state and one packed array.
+"""The compiled passes, as functions of parameters, donated state and one packed array.
 
-`recurrent` is one pass over any rows, `prefill` several passes over prompt rows, `coda` the LM
-head. Every option of a request is data here, so no mix of requests makes another executable.
+`recurrent` is one pass over any rows, `prefill` several passes over prompt rows; the LM head is in
+`coda`. Every option of a request is data here, so no mix of requests makes another executable.
 """
 
 from dataclasses import dataclass, replace
@@ -13,18 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from looped.pallas_kernels import NO_BLOCK, copy_positions, ragged_paged_attention, write_kv
+from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
 
 from .models import OuroModel
 from .packing import (
     GATE_LOOKAHEAD,
     GATE_OURO,
-    CodaArrays,
     PrefillArrays,
     PromptArrays,
     RecurrentArrays,
 )
-from .sampler import raw_logprobs, sample
 from .state import DeviceState, StateShape, register_pytree
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
@@ -235,45 +233,6 @@ def prefill(
         hidden=_finish_items(state.hidden, rows, prompts),
         prompt_hidden=_store_prompt_rows(state.prompt_hidden, rows, prompts, row_map),
     )
-
-
-def coda(
-    shape: StateShape, parameters: Parameters, state: DeviceState, arrays: CodaArrays
-) -> tuple[DeviceState, Int[Array, "3 R"]]:
-    """LM head, sampling, and the deeper planes of tokens that left early.
-
-    Returns:
-        The state, and one array for the host's one read: token ids, the bits of their float32
-        log-probabilities, and whether all logits of the row were finite.
-    """
-    num_planes = shape.config.num_loops
-    rows = state.hidden.at[arrays.slots].get(mode="clip")
-    logits = parameters.model.logits(rows)
-    token_ids = sample(logits, arrays.sampling)
-    logprobs = raw_logprobs(logits, token_ids)
-    is_finite = jnp.isfinite(logits).all(axis=-1)
-
-    is_real = arrays.slots < shape.max_num_seqs
-    last_plane = (arrays.exit_loops - 1).clip(0)
-    is_skipped = jnp.arange(num_planes) >= arrays.exit_loops[:, None]
-    targets = jnp.where(is_skipped & is_real[:, None], arrays.plane_blocks, NO_BLOCK)
-    sources = jnp.take_along_axis(arrays.plane_blocks, last_plane[:, None], axis=1)[:, 0]
-    key_pool, value_pool = copy_positions(
-        state.key_pool,
-        state.value_pool,
-        sources,
-        arrays.offsets,
-        targets,
-        num_layers=shape.config.num_layers,
-    )
-    state = replace(
-        state,
-        key_pool=key_pool,
-        value_pool=value_pool,
-        last_token=state.last_token.at[arrays.slots].set(token_ids, mode="drop"),
-    )
-    bits = lax.bitcast_convert_type(logprobs, jnp.int32)
-    return state, jnp.stack([token_ids, bits, is_finite.astype(jnp.int32)])
 
 
 def _gate(

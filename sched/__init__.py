@@ -39,7 +39,7 @@ from .exits import (
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
 from .policies import POLICIES, Policy, pack_whole, policy_named
 from .request import NO_INDEX, NO_SLOT, FinishReason, Request, Stage
-from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput
+from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput, TopLogprobs
 from .scheduler import Scheduler
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
@@ -76,6 +76,7 @@ __all__ = [
     "Stage",
     "StepUpdate",
     "TokenOutput",
+    "TopLogprobs",
     "View",
     "bucket_for",
     "coda_ladder",

@@ -67,14 +67,22 @@ class Progress:
         if lengths != (num_items,) * 3:
             raise InterfaceError(f"expected {num_items} entries in a coda result, got {lengths}")
         update = StepUpdate()
-        rows = zip(batch.items, result.token_ids, result.logprobs, result.is_finite, strict=True)
-        for item, token_id, logprob, is_finite in rows:
+        tops = result.top_logprobs if result.top_logprobs is not None else [None] * num_items
+        if len(tops) != num_items:
+            raise InterfaceError(f"expected {num_items} entries of top_logprobs, got {len(tops)}")
+        rows = zip(
+            batch.items, result.token_ids, result.logprobs, tops, result.is_finite, strict=True
+        )
+        for item, token_id, logprob, top_logprobs, is_finite in rows:
             request = item.request
             self._land(request)
             if request.is_aborted:
                 self._end_aborted(request, update)
             elif is_finite:
-                self._add_token(item, token_id, logprob, update)
+                token = TokenOutput(
+                    request, item.output_index, token_id, logprob, item.exit_loop, top_logprobs
+                )
+                self._add_token(token, update)
             else:
                 self._end_non_finite(item, update)
         return update
@@ -119,17 +127,14 @@ class Progress:
             request.stage = Stage.CODA
         request.is_exit_pending = decision is ExitDecision.EXIT_NEXT
 
-    def _add_token(
-        self, item: ScheduledItem, token_id: int, logprob: float, update: StepUpdate
-    ) -> None:
-        request = item.request
-        request.output_token_ids.append(token_id)
-        request.logprobs.append(logprob)
-        request.exit_depths.append(item.exit_loop)
-        update.tokens.append(
-            TokenOutput(request, item.output_index, token_id, logprob, item.exit_loop)
-        )
-        if token_id in request.stop_token_ids:
+    def _add_token(self, token: TokenOutput, update: StepUpdate) -> None:
+        request = token.request
+        request.output_token_ids.append(token.token_id)
+        request.logprobs.append(token.logprob)
+        request.top_logprobs.append(token.top_logprobs)
+        request.exit_depths.append(token.exit_depth)
+        update.tokens.append(token)
+        if token.token_id in request.stop_token_ids:
             self.end(request, FinishReason.STOP)
         elif len(request.output_token_ids) == request.max_tokens:
             self.end(request, FinishReason.LENGTH)

@@ -15,6 +15,7 @@ from .exits import ExitRule
 
 if TYPE_CHECKING:
     from .items import PromptItem
+    from .results import TopLogprobs
 
 NO_SLOT = -1
 """Slot of a request that is not active."""
@@ -101,6 +102,8 @@ class Request:
     """Loops executed for each generated token, 1-based; the first is P."""
     logprobs: list[float] = field(default_factory=list, init=False)
     """Raw log-probability of each generated token."""
+    top_logprobs: list[TopLogprobs | None] = field(default_factory=list, init=False)
+    """Most likely tokens in the place of each generated one; None where it asks for none."""
     finish_reason: FinishReason | None = field(default=None, init=False)
     """Why it ended; None before."""
     error: str | None = field(default=None, init=False)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .request import Request
 
+TopLogprobs = tuple[tuple[int, float], ...]
+"""Most likely tokens with their raw float32 log-probabilities, the most likely one first."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentResult:
@@ -27,7 +30,9 @@ class CodaResult:
     logprobs: Sequence[float]
     """Raw float32 log-probability of each."""
     is_finite: Sequence[bool]
-    """Whether the logits were finite; if not, the other two entries mean nothing."""
+    """Whether the logits were finite; if not, the other entries mean nothing."""
+    top_logprobs: Sequence[TopLogprobs | None] | None = None
+    """The most likely tokens of each, None for an item that asks for none; None for no item."""
 
 
 LaunchResult = RecurrentResult | CodaResult
@@ -47,6 +52,8 @@ class TokenOutput:
     """Its raw log-probability."""
     exit_depth: int
     """Loops executed for it, 1-based."""
+    top_logprobs: TopLogprobs | None = None
+    """The most likely tokens in its place, if the request asks for them."""
 
 
 @dataclass(slots=True)

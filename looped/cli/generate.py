@@ -44,6 +44,27 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k most likely tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Keep tokens up to this probability.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens this many times as likely as the likeliest.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID=VALUE", help="Add to a token's logit; repeatable."),
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1: against tokens of prompt and output; 0.1 to 10.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken off tokens of the output; -2 to 2.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="The same for every time that they occur; -2 to 2.")
+    ] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="Do not stop before so many tokens.")] = 0,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="Most likely tokens to list with every token, up to 20; with --json."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws; else a fresh one.")] = None,
     exit_trace: Annotated[
         Path | None, typer.Option(help="JSON: recorded exit depths, one list per prompt.")
@@ -71,6 +92,8 @@ def generate(
     for file in (requests, exit_trace):
         if file is not None and not file.is_file():
             raise UsageError(f"{file} cannot be read: there is no such file")
+    if logprobs is not None and not as_json:
+        raise UsageError("--logprobs is for machines to read; add --json")
     if exit_trace is not None:
         refuse_exit_options(engine_config)
     params = SamplingParams(
@@ -78,6 +101,13 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        logit_bias=parse_logit_bias(logit_bias or []),
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_tokens=min_tokens,
+        logprobs=logprobs,
         seed=seed,
         ignore_eos=ignore_eos,
     )
@@ -195,3 +225,18 @@ def parse_token_ids(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--prompt-ids takes whole numbers such as 1,2,3; got {text!r}") from None
+
+
+def parse_logit_bias(texts: list[str]) -> dict[int, float]:
+    """Biases from "ID=VALUE" each."""
+    biases: dict[int, float] = {}
+    for text in texts:
+        token_id, _, value = text.partition("=")
+        try:
+            parsed = int(token_id), float(value)
+        except ValueError:
+            raise UsageError(f"--logit-bias takes ID=VALUE such as 12=-3.5; got {text!r}") from None
+        if parsed[0] in biases:
+            raise UsageError(f"--logit-bias takes one value a token, got two for {parsed[0]}")
+        biases[parsed[0]] = parsed[1]
+    return biases

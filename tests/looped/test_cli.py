@@ -1,57 +1,19 @@
 """`looped` as a user types it: results on stdout, talk on stderr, mistakes in one line."""
 
-import contextlib
-import io
 import json
-import logging
 import os
 import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
+from command_line import looped
 
-from looped.cli import main
 from looped.engine_config import EngineConfig
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a finished command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def looped(*arguments, stdin="", check=True):
-    """Runs the command in this process, which has JAX and its compiled steps at hand already."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    logger = logging.getLogger("looped")
-    before = (logger.handlers, logger.propagate, logger.level)
-    returncode = 0
-    with (
-        patch.object(sys, "argv", ["looped", *map(str, arguments)]),
-        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-    ):
-        try:
-            main()
-        except SystemExit as exited:
-            returncode = exited.code or 0
-        finally:
-            logger.handlers, logger.propagate, _ = before
-            logger.setLevel(before[2])
-    if check:
-        assert returncode == 0, stderr.getvalue()
-    return Done(returncode, stdout.getvalue(), stderr.getvalue())
 
 
 def test_the_installed_command_is_this_one(tiny_folder):

@@ -51,6 +51,14 @@ def random_request(rng, index):
             top_k=rng.choice([None, 1, 5, 50]),
             top_p=rng.choice([1.0, 0.9, 0.3]),
             seed=rng.randrange(2**40),
+            min_p=rng.choice([0.0, 0.1]),
+            logit_bias=rng.choice([{}, {rng.randrange(512): 5.0, rng.randrange(512): -100}]),
+            repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+            presence_penalty=rng.choice([0.0, 0.0, 0.5]),
+            frequency_penalty=rng.choice([0.0, 0.0, -0.5]),
+            min_tokens=rng.choice([0, 1]),
+            logprobs=rng.choice([None, 0, 3, 20]),
+            stop_token_ids=rng.choice([(), (3, 4, 5)]),
             exit=exit_options,
         ),
     )
@@ -295,7 +303,10 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
 
 def test_only_the_reader_reads_from_the_device():
     folder = Path(looped.__file__).parent
-    for name in ("steps", "runner", "executables", "engine", "sampler", "state", "tables"):
+    for name in (
+        *("steps", "coda", "coda_output", "logit_edits", "slot_edits", "sampler", "state"),
+        *("runner", "executables", "engine", "tables"),
+    ):
         tree = ast.parse((folder / f"{name}.py").read_text())
         called = {
             node.func.attr

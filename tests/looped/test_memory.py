@@ -50,7 +50,7 @@ def test_a_gpu_pool_is_what_weights_workspace_and_the_kept_share_leave(shape):
     num_blocks = blocks_on_gpu(
         config, large, bytes_limit=8 * GIB, bytes_in_use=GIB, workspace=GIB // 2
     )
-    left = 4 * GIB - GIB - GIB // 2 - large.prompt_state_bytes
+    left = 4 * GIB - GIB - GIB // 2 - large.prompt_state_bytes - large.sampling_state_bytes
     assert num_blocks % COARSE_STEP == 0
     assert left - COARSE_STEP * large.block_bytes < num_blocks * large.block_bytes <= left
 
@@ -127,6 +127,7 @@ def test_the_plan_names_every_part_and_is_logged_at_warm_up(tiny_folder, caplog)
     assert plan.weights == 4 * (207_745 + 64)
     assert plan.kv_pool == engine.runner.executables.shape.kv_bytes
     assert plan.prompt_state == 8 * 17 * 64 * 4
+    assert plan.sampling_state == 8 * 512 * (4 + 4)
     assert plan.workspace > 0
     assert f"weights {plan.weights:,}" in caplog.text
 

@@ -46,9 +46,29 @@ def test_a_trace_and_stop_ids_are_lists_of_integers(tmp_path):
     assert request.params.stop_token_ids == {3}
 
 
+def test_a_line_may_name_every_sampling_option(tmp_path):
+    options = {
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "min_tokens": 2,
+        "logprobs": 3,
+    }
+    (request,) = read(tmp_path, {"prompt": "a", "logit_bias": {"12": -3.5, "7": 2}, **options})
+    assert request.params == SamplingParams(
+        max_tokens=7, temperature=0.5, logit_bias={12: -3.5, 7: 2}, **options
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ({"prompt": "a", "logit_bias": [1]}, "logit_bias must be an object such as"),
+        ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias must be an object such as"),
+        ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias must map token ids to numbers"),
+        ({"prompt": "a", "min_tokens": 8}, "min_tokens must be in 0 to max_tokens, 7; got 8"),
+        ({"prompt": "a", "logprobs": "2"}, "logprobs must be a whole number"),
         ("{", "line 1"),
         ("[1]", "expected a JSON object, got list"),
         ({"prompt": "a", "prompt_token_ids": [1]}, "either prompt or prompt_token_ids"),

@@ -7,10 +7,11 @@ import pytest
 from engines import complete, loaded_model, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_sampler import numpy_sample
 
 from looped.errors import UsageError
 from looped.reference import generate
-from looped.sampler import SamplingRows, keep_top_k, keep_top_p, raw_logprobs, sample
+from looped.sampler import SamplingRows, keep_min_p, keep_top_k, keep_top_p, raw_logprobs, sample
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions
 
@@ -19,45 +20,22 @@ ROWS = 8
 
 
 def sampling_rows(options):
-    """`SamplingRows` of (temperature, top_k, top_p, seed, output_index) tuples."""
-    temperature, top_k, top_p, seed, output_index = zip(*options, strict=True)
+    """`SamplingRows` of (temperature, top_k, top_p, min_p, seed, output_index) tuples; no edits."""
+    temperature, top_k, top_p, min_p, seed, output_index = zip(*options, strict=True)
+    idle = jnp.zeros(len(options))
     return SamplingRows(
         temperature=jnp.asarray(temperature, jnp.float32),
         top_k=jnp.asarray(top_k, jnp.int32),
         top_p=jnp.asarray(top_p, jnp.float32),
+        min_p=jnp.asarray(min_p, jnp.float32),
+        is_edited=idle.astype(jnp.int32),
+        repetition_penalty=idle,
+        presence_penalty=idle,
+        frequency_penalty=idle,
+        min_tokens=idle.astype(jnp.int32),
         seed=jnp.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], jnp.uint32),
         output_index=jnp.asarray(output_index, jnp.int32),
     )
-
-
-def noise_of(seed, output_index, size=VOCAB):
-    """Gumbel noise of sample 0 of a request, by the formula of the contract."""
-    words = jnp.asarray([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32)
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    if seed < 2**31:
-        assert key == jax.random.key(seed)
-    key = jax.random.fold_in(jax.random.fold_in(key, 0), output_index)
-    return np.asarray(jax.random.gumbel(key, (size,)))
-
-
-def numpy_kept(logits, top_k, top_p):
-    """Which tokens a plain sorted sampler keeps; ties with the last kept one stay."""
-    kept = logits >= np.sort(logits)[::-1][min(top_k, logits.size) - 1]
-    if top_p < 1.0:
-        weights = np.where(kept, np.exp(logits - logits.max(), dtype=np.float64), 0.0)
-        order = np.argsort(-logits, kind="stable")
-        reached = np.cumsum(weights[order] / weights.sum())
-        last = order[min(np.searchsorted(reached, top_p), logits.size - 1)]
-        kept &= logits >= logits[last]
-    return kept
-
-
-def numpy_sample(logits, temperature, top_k, top_p, seed, output_index):
-    if temperature == 0:
-        return int(logits.argmax())
-    scaled = (logits / np.float32(temperature)).astype(np.float32)
-    kept = numpy_kept(scaled, top_k, top_p)
-    return int(np.where(kept, scaled + noise_of(seed, output_index, logits.size), -np.inf).argmax())
 
 
 jitted_sample = jax.jit(sample)
@@ -66,6 +44,7 @@ option = st.tuples(
     st.sampled_from([0.0, 0.3, 1.0, 2.5]),
     st.integers(1, VOCAB),
     st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    st.sampled_from([0.0, 0.02, 0.3, 1.0]),
     st.integers(0, 2**63 - 1),
     st.integers(0, 100),
 )
@@ -87,7 +66,7 @@ def test_a_row_draws_the_same_alone_and_in_any_place_of_any_batch(options, place
     logits = np.random.default_rng(3).normal(0, 3, (ROWS, VOCAB)).astype(np.float32)
     alone_logits = np.zeros_like(logits)
     alone_logits[0] = logits[place]
-    greedy = (0.0, VOCAB, 1.0, 0, 0)
+    greedy = (0.0, VOCAB, 1.0, 0.0, 0, 0)
     alone = jitted_sample(alone_logits, sampling_rows([options[place]] + [greedy] * (ROWS - 1)))
     assert int(alone[0]) == int(jitted_sample(logits, sampling_rows(options))[place])
 
@@ -125,6 +104,13 @@ def test_top_p_keeps_everything_where_rounding_never_reaches_p():
     assert np.isfinite(keep_top_p(logits, jnp.asarray([0.9999999])))[0].all()
 
 
+def test_min_p_keeps_what_is_likely_enough_beside_the_most_likely():
+    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
+    logits = jnp.log(jnp.asarray([probabilities], jnp.float32))
+    for p, count in ((0.0, 4), (0.09, 4), (0.2, 3), (0.5, 2), (0.7, 1), (1.0, 1)):
+        assert np.isfinite(keep_min_p(logits, jnp.asarray([p])))[0].sum() == count
+
+
 def test_logprobs_are_those_of_the_raw_logits():
     logits = np.random.default_rng(0).normal(0, 5, (4, VOCAB)).astype(np.float32)
     ids = np.array([0, 5, 10, 63])
@@ -137,7 +123,7 @@ def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
     """The work sits behind conditions on data: the compiled step holds them, one inside one."""
     text = (
         jax.jit(sample)
-        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0, 0)] * ROWS))
+        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0)] * ROWS))
         .as_text()
     )
     outside = text.split("stablehlo.case")[0]
@@ -178,7 +164,7 @@ def test_a_drawn_token_is_the_numpy_samplers_on_the_reference_logits(tiny_folder
     prompt = [11, 12, 13]
     (token,) = generate(loaded_model(tiny_folder).model, prompt, max_tokens=1)
     (completion,) = complete(make_engine(tiny_folder), [prompt], [params])
-    assert completion.token_ids == (numpy_sample(token.logits, 1.7, 30, 0.9, 99, 0),)
+    assert completion.token_ids == (numpy_sample(token.logits, 1.7, 30, 0.9, 0.0, 99, 0),)
 
 
 def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
@@ -211,6 +197,23 @@ def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
         ({"top_p": 0.0}, "top_p must be in 1e-06 to 1"),
         ({"top_p": 1e-39}, "top_p must be in"),
         ({"top_p": 1.1}, "top_p must be in"),
+        ({"min_p": -0.1}, "min_p must be in 0 to 1, got -0.1"),
+        ({"min_p": float("nan")}, "min_p must be in 0 to 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be in 0.1 to 10, got 0.0"),
+        ({"repetition_penalty": "2"}, "repetition_penalty must be a number"),
+        ({"presence_penalty": 2.5}, "presence_penalty must be in -2 to 2"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty must be in -2 to 2"),
+        ({"min_tokens": -1}, "min_tokens must be in 0 to max_tokens, 64; got -1"),
+        ({"min_tokens": 65}, "min_tokens must be in 0 to max_tokens, 64; got 65"),
+        ({"min_tokens": 1.0}, "min_tokens must be a whole number"),
+        ({"logit_bias": [1]}, "logit_bias must map token ids to numbers"),
+        ({"logit_bias": {"1": 2}}, "logit_bias must map token ids to numbers, got '1': 2"),
+        ({"logit_bias": {1: 101}}, "logit_bias must be in -100 to 100, got 101 for token 1"),
+        ({"logit_bias": {1: float("nan")}}, "logit_bias must be in -100 to 100"),
+        ({"logit_bias": dict.fromkeys(range(301), 1)}, "at most 300 ids, got 301"),
+        ({"logprobs": 21}, "logprobs must be in 0 to 20, or left out; got 21"),
+        ({"logprobs": -1}, "logprobs must be in 0 to 20"),
+        ({"logprobs": True}, "logprobs must be a whole number"),
         ({"seed": -1}, "seed must be 0 to"),
         ({"seed": 2**63}, "seed must be 0 to"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engines import loaded_model, make_engine
 
+from looped.coda import coda
 from looped.packing import (
     GATE_LOOKAHEAD,
     GATE_NONE,
@@ -18,8 +19,9 @@ from looped.packing import (
     recurrent_layout,
 )
 from looped.pallas_kernels import NO_BLOCK
+from looped.sampling_params import MAX_LOGPROBS
 from looped.state import DeviceState
-from looped.steps import Parameters, RowMap, coda, lookahead_head, prefill, recurrent
+from looped.steps import Parameters, RowMap, lookahead_head, prefill, recurrent
 
 ROWS = 16
 NUM_SLOTS = 8
@@ -45,7 +47,7 @@ def random_state(shape):
     for index, field in enumerate(fields(zeros)):
         array = getattr(zeros, field.name)
         if array.dtype == jnp.int32:
-            values[field.name] = jnp.arange(array.size, dtype=jnp.int32) + 20
+            values[field.name] = jnp.arange(array.size, dtype=jnp.int32).reshape(array.shape) + 20
         else:
             values[field.name] = jax.random.uniform(jax.random.fold_in(key, index), array.shape)
     return DeviceState(**values)
@@ -230,6 +232,8 @@ def test_a_coda_copies_the_skipped_planes_of_early_exits_only(shape, parameters)
     logits = parameters.model.logits(before.hidden[jnp.asarray([2, 5, 0])])
     assert results[0, :3].tolist() == np.asarray(logits.argmax(-1)).tolist()
     assert (np.asarray(results[2]) == 1).all()
+    assert results.shape == (3 + 2 * MAX_LOGPROBS, 8)
+    assert not np.asarray(results[3:]).any(), "no row asks for alternatives"
 
 
 def test_float32_means_float32_in_every_product(shape, parameters):
