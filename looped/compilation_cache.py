@@ -13,4 +13,4 @@ def use_compilation_cache() -> None:
     home = os.environ.get("LOOPED_CACHE_DIR") or Path.home() / ".cache" / "looped"
     jax.config.update("jax_compilation_cache_dir", str(Path(home) / "xla"))
     # Steps of small models compile in less than the default threshold of a second.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

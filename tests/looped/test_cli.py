@@ -246,7 +246,7 @@ def test_deterministic_and_the_shortcut_are_flags_that_change_no_token(tiny_fold
     fixed = looped(*options, "--deterministic")
     assert plain.stdout == fixed.stdout
     assert "1 prefill" in plain.stderr.splitlines()[-1]
-    assert "compilations: 2;" in fixed.stderr.splitlines()[-1]
+    assert "compilations: 3;" in fixed.stderr.splitlines()[-1]
 
 
 def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):
