@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engines import check_idle, complete, drain, loaded_model, make_engine, run_params
+from engines import (
+    check_idle,
+    complete,
+    drain,
+    loaded_model,
+    make_engine,
+    run_params,
+    second_fixture_is_slow,
+)
 
 from looped.divergence import first_divergence
 from looped.executables import all_rungs, ladders_for
@@ -122,6 +130,7 @@ def test_a_deterministic_engine_has_one_program_per_kind(tiny_folder):
     assert engine.stats().num_uploads == sum(record.num_calls for record in engine.runner.records)
 
 
+@second_fixture_is_slow
 def test_goldens_hold_in_deterministic_mode(golden):
     runs = golden.runs[::4]
     prompts, params = [golden.prompts[run["prompt"]] for run in runs], list(map(run_params, runs))

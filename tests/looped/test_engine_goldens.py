@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engines import complete, drain, loaded_model, make_engine, run_params
+from engines import (
+    complete,
+    drain,
+    loaded_model,
+    make_engine,
+    run_params,
+    second_fixture_is_slow,
+)
 
 from looped.engine import lookahead_head
 from looped.reference import generate
@@ -12,13 +19,6 @@ from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, LaunchKind
 
 POLICIES = ("mixed", "separate", "atomic")
-# Every shape of device state compiles a ladder of its own, and each fixture its own again. The
-# grouped-query fixture runs through some of the tests by default and through all with `-m slow`.
-second_fixture_is_slow = pytest.mark.parametrize(
-    "golden",
-    ["ouro-tiny", pytest.param("ouro-tiny-gqa", marks=pytest.mark.slow)],
-    indirect=True,
-)
 
 
 def assert_mixed(engine):
@@ -66,7 +66,6 @@ def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
     assert (stats.num_mixed_launches > 20) == (policy == "mixed")
 
 
-@second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_prompts_one_by_one(golden, policy):
     engine = make_engine(golden.folder, policy=policy, prefix_caching=False)
@@ -97,6 +96,7 @@ def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, bloc
     assert (engine.stats().num_cached_prompt_tokens > 0) == prefix_caching
 
 
+@second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, policy):
     engine = make_engine(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engines import make_engine, run_params
+from engines import make_engine, run_params, second_fixture_is_slow
 
 from looped.packer import Packer
 
@@ -27,6 +27,7 @@ def cached(engine, request, num_positions):
     return np.array(planes)
 
 
+@second_fixture_is_slow
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize(("block_size", "chunk"), [(4, 16), (16, 7)])
 def test_every_plane_matches_the_goldens(golden, policy, block_size, chunk):

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from engines import SMALL, complete, drain, make_engine, run_params
+from engines import SMALL, complete, drain, make_engine, run_params, second_fixture_is_slow
 
 import looped
 from looped.executables import Executables, all_rungs, ladders_for
@@ -214,6 +214,7 @@ def test_the_defaults_need_at_most_24_executables():
         assert len(rungs) == len(set(rungs)) <= 24
 
 
+@second_fixture_is_slow
 def test_token_loops_are_conserved_and_equal_under_every_policy(golden):
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]
     params = [run_params(run) for run in golden.runs[:40]]
@@ -227,6 +228,7 @@ def test_token_loops_are_conserved_and_equal_under_every_policy(golden):
     assert work["mixed"] == work["separate"] == work["atomic"]
 
 
+@second_fixture_is_slow
 def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(golden):
     """Hits depend on timing, so each request's work is compared with its own hits."""
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]

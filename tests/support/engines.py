@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.executables import Executables
@@ -20,6 +22,14 @@ SMALL = EngineConfig(
     prefill_chunk_size=16,
     max_model_len=96,
     num_blocks=4 * 8 * 6,
+)
+
+# Every shape of device state compiles a ladder of its own, and each fixture its own again. The
+# grouped-query fixture runs through some engine tests by default and through all with `-m slow`.
+second_fixture_is_slow = pytest.mark.parametrize(
+    "golden",
+    ["ouro-tiny", pytest.param("ouro-tiny-gqa", marks=pytest.mark.slow)],
+    indirect=True,
 )
 
 _executables: dict[Any, Executables] = {}
