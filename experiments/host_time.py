@@ -13,10 +13,10 @@ Result (2026-11-29, 2 shared cores, CPU only, no GPU; medians in microseconds):
 
 | sequences | schedule | pack + upload | dispatch | apply | in all |
 |---|---|---|---|---|---|
-| 1 | 19 | 97 | 9 | 5 | 130 |
-| 16 | 55 | 111 | 22 | 15 | 204 |
-| 64 | 164 | 145 | 64 | 46 | 419 |
-| 256 | 609 | 247 | 156 | 151 | 1163 |
+| 1 | 22 | 109 | 12 | 6 | 148 |
+| 16 | 61 | 130 | 26 | 15 | 232 |
+| 64 | 176 | 172 | 71 | 46 | 465 |
+| 256 | 654 | 361 | 301 | 168 | 1484 |
 """
 
 import argparse
