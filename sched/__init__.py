@@ -38,8 +38,17 @@ from .exits import (
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
 from .policies import POLICIES, Policy, pack_whole, policy_named
-from .request import NO_INDEX, NO_SLOT, FinishReason, Request, Stage
-from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput, TopLogprobs
+from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
+from .results import (
+    CodaResult,
+    LaunchResult,
+    PromptScores,
+    RecurrentResult,
+    ScoreResult,
+    StepUpdate,
+    TokenOutput,
+    TopLogprobs,
+)
 from .scheduler import Scheduler
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
@@ -64,6 +73,8 @@ __all__ = [
     "LaunchResult",
     "Policy",
     "PromptItem",
+    "PromptScores",
+    "PromptScoring",
     "PromptStateHandle",
     "PromptStateOwner",
     "RecurrentResult",
@@ -72,6 +83,7 @@ __all__ = [
     "ScheduledItem",
     "Scheduler",
     "SchedulerConfig",
+    "ScoreResult",
     "Selection",
     "Stage",
     "StepUpdate",

@@ -11,6 +11,7 @@ held from the moment its first claimant enters, so two candidates never pay for 
 """
 
 from bisect import bisect_left, insort
+from itertools import islice
 
 from .config import SchedulerConfig
 from .prefix import PrefixEntry
@@ -54,14 +55,18 @@ class AdmissionQueue:
         """Activate every request that may enter now; returns them in order.
 
         A blocked request is bypassed by those behind it, but each admission counts against its
-        bypass limit, and at the limit the scan stops in front of everybody behind it.
+        bypass limit, and at the limit the scan stops in front of everybody behind it. A sample
+        that waits for its prompt to be computed is not there at all until then.
         """
         state = (self._num_changes, self._blocks.generation)
         if state == self._settled:
             return []
         admitted: list[Request] = []
         blocked: list[Request] = []
-        for request in self._waiting[: self._config.admission_scan_limit]:
+        candidates = (
+            request for request in self._waiting if not self._blocks.awaits_leader(request)
+        )
+        for request in islice(candidates, self._config.admission_scan_limit):
             if not self._resources.has_free_slot:
                 break
             hits = self._blocks.match(request)

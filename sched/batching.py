@@ -41,8 +41,12 @@ def build_batch(selection: Selection, view: View, policy_name: str) -> Batch:
 def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
     depth = batch.items[0].depth
     is_alike = all(item.kind is ItemKind.PROMPT and item.depth == depth for item in batch.items)
-    if not is_alike:
-        raise _fault(policy_name, "prompt items of one depth in a launch of several passes")
+    if not is_alike or any(item.is_single_pass for item in batch.items):
+        raise _fault(
+            policy_name,
+            "prompt items of one depth, none of them scored after every loop, in a launch of "
+            "several passes",
+        )
     if not 1 <= batch.num_passes <= num_planes - depth:
         raise _fault(
             policy_name, f"1..{num_planes - depth} passes from depth {depth}", f"{batch.num_passes}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .config import SchedulerConfig
 from .errors import InterfaceError
 from .prefix import PrefixCache, PrefixEntry
-from .request import Request
+from .request import PromptScoring, Request, Stage
 
 
 class BlockManager:
@@ -24,7 +24,7 @@ class BlockManager:
         self.num_reserved_blocks = 0
         """Blocks that active requests may still claim."""
         self.generation = 0
-        """Counts the events that can make room for a request: frees and publications."""
+        """Counts the events that can let a request in: frees, and completed prompt items."""
         self._config = config
         self._free = list(range(config.num_blocks - 1, -1, -1))
         self._num_holders: dict[int, int] = {}
@@ -43,10 +43,18 @@ class BlockManager:
     def match(self, request: Request) -> list[PrefixEntry]:
         """Return the cached blocks that `request` can start from.
 
-        The last prompt token is always recomputed: its hidden row makes the first output.
+        A scored prompt starts from nothing: every row of it has to be there.
         """
-        num_usable = (request.num_prompt_tokens - 1) // self.block_size
-        return self.cache.match(request.prefix_keys[:num_usable])
+        if request.scoring is not PromptScoring.NONE:
+            return []
+        return self.cache.match(request.prefix_keys[: self._num_shareable(request)])
+
+    def awaits_leader(self, request: Request) -> bool:
+        """Whether `request` would compute what sample 0 of its prompt is about to publish."""
+        leader = request.leader
+        if leader is None or leader.stage is Stage.FINISHED or leader.is_prompt_complete:
+            return False
+        return leader.num_published_blocks < self._num_shareable(request)
 
     def open_tables(self, request: Request, hits: list[PrefixEntry]) -> None:
         """Start the tables of `request` with cached blocks and reserve the rest of its capacity."""
@@ -106,6 +114,7 @@ class BlockManager:
         A block that another request published first stays private here; the blocks after it
         continue the other's chain. If a parent is gone the rest waits: nobody could find it.
         """
+        self.generation += 1
         keys = request.prefix_keys
         num_complete = min(request.num_prefilled_tokens // self.block_size, len(keys))
         for index in range(request.num_published_blocks, num_complete):
@@ -115,7 +124,6 @@ class BlockManager:
             if self.cache.get(keys[index]) is None:
                 blocks = tuple(table[index] for table in request.block_tables)
                 self._entry_of_group[blocks[0]] = self.cache.insert(keys[index], blocks, parent)
-                self.generation += 1
             request.num_published_blocks = index + 1
 
     def withdraw(self, request: Request) -> None:
@@ -135,6 +143,14 @@ class BlockManager:
         for entry in self.cache.entries():
             if entry.parent is None:
                 self._forget(entry)
+
+    def _num_shareable(self, request: Request) -> int:
+        """Prompt blocks, per plane, that a request can start from.
+
+        The last prompt token is always recomputed: its hidden row makes the first output.
+        """
+        num_blocks = (request.num_prompt_tokens - 1) // self.block_size
+        return min(num_blocks, len(request.prefix_keys))  # no keys without prefix caching
 
     def _forget(self, entry: PrefixEntry) -> None:
         for removed in self.cache.remove(entry):

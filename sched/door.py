@@ -2,15 +2,17 @@
 
 from .config import SchedulerConfig
 from .errors import RequestError
-from .request import NO_INDEX, Request
+from .policies import Policy
+from .request import NO_INDEX, PromptScoring, Request
 
 
-def check_request(request: Request, config: SchedulerConfig) -> None:
-    """Check a new request against the model, the limits and the pool.
+def check_request(request: Request, config: SchedulerConfig, policy: Policy) -> None:
+    """Check a new request against the model, the limits, the pool and the policy.
 
     Raises:
-        RequestError: it has been added before, has no prompt, an id outside the vocabulary, no
-            room for a token, more loops than the model, or needs more than there is.
+        RequestError: it has been added before, has no prompt, an id outside the vocabulary,
+            nothing to generate or score, more loops than the model, or needs more than there is;
+            or it wants scores that the policy's launches have no room for.
     """
     name = f"request {request.request_id!r}"
     if request.arrival_index != NO_INDEX:
@@ -21,8 +23,17 @@ def check_request(request: Request, config: SchedulerConfig) -> None:
         value = getattr(request, option)
         if type(value) is not int:
             raise RequestError(f"{name}: {option} must be a whole number, got {value!r}")
-    if request.max_tokens < 1:
-        raise RequestError(f"{name}: max_tokens must be >= 1, got {request.max_tokens}")
+    is_scored = request.scoring is not PromptScoring.NONE
+    if request.max_tokens < (0 if is_scored else 1):
+        raise RequestError(
+            f"{name}: max_tokens must be >= 1, or 0 where the prompt is scored; "
+            f"got {request.max_tokens}"
+        )
+    if request.scoring is PromptScoring.EVERY_LOOP and policy.runs_all_depths:
+        raise RequestError(
+            f"{name}: prompt scores of every loop need launches of one depth, and policy "
+            f"{policy.name} runs every depth in one; choose another policy, or score the last loop"
+        )
     if request.exit_rule.max_loops > config.num_planes:
         raise RequestError(
             f"{name}: max_loops must be <= {config.num_planes} (the loops of this model), "

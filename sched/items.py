@@ -33,6 +33,13 @@ class LaunchKind(Enum):
     """Several passes over prompt rows that share a depth."""
     CODA = auto()
     """LM head and sampling, one row a request."""
+    SCORE = auto()
+    """LM head at the rows of one prompt item, for the log-probabilities of its tokens."""
+
+    @property
+    def runs_layers(self) -> bool:
+        """Whether it is a pass, or several; the others run the LM head."""
+        return self in (LaunchKind.RECURRENT, LaunchKind.PREFILL)
 
 
 @dataclass(eq=False, slots=True)
@@ -46,9 +53,11 @@ class PromptItem:
     state: PromptStateHandle
     """Where the runner keeps its hidden rows between launches."""
     depth: int = 0
-    """Next depth to run, 0..P-1."""
+    """Next depth to run, 0..P-1; P while the last score is awaited."""
     embedded: bool = False
     """Whether its tokens have been embedded; its first pass does it."""
+    awaits_score: bool = False
+    """Whether its rows have to be scored before anything else happens to it."""
 
     @property
     def token_end(self) -> int:
@@ -65,7 +74,7 @@ class ScheduledItem:
     kind: ItemKind
     """PROMPT or DECODE; the only thing that runner and scheduler dispatch on in a launch."""
     depth: int
-    """Depth that runs next, 0..P-1. In a coda: the last depth that ran."""
+    """Depth that runs next, 0..P-1. In a coda or a score: the last depth that ran."""
     first_position: int
     """Position of its first row."""
     count: int
@@ -74,6 +83,8 @@ class ScheduledItem:
     """The chunk behind a PROMPT item."""
     runs_gate: bool = False
     """Whether its row needs the gate in this pass."""
+    is_single_pass: bool = False
+    """Whether it may run one depth a launch only, since it is scored after each."""
     is_deciding: bool = False
     """Whether the host has to read its signal after this pass."""
     output_index: int = 0
@@ -89,7 +100,7 @@ class Batch:
     launch: LaunchKind
     """The compiled call."""
     items: tuple[ScheduledItem, ...]
-    """Decode items, then prompt items; in a coda, one item a request."""
+    """Decode items, then prompt items; in a coda one item a request, in a score one item."""
     num_passes: int = 1
     """Depths to run: 1 but for PREFILL."""
 
@@ -110,5 +121,5 @@ class Batch:
 
     @cached_property
     def is_read(self) -> bool:
-        """Whether the host reads the launch: every coda, and passes with a deciding row."""
-        return self.launch is LaunchKind.CODA or any(item.is_deciding for item in self.items)
+        """Whether the host reads the launch: LM heads, and passes with a deciding row."""
+        return not self.launch.runs_layers or any(item.is_deciding for item in self.items)

@@ -1,5 +1,7 @@
 """The work that could run now: one scheduled item for every active request not in flight.
 
+Items whose rows await a score are not for the policy: the Scheduler launches those by itself.
+
 Active requests are kept in admission order and looked at in that order, so an item that has just
 run a depth stands in its original place again, and prompts never take turns.
 """
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Set
 from .config import SchedulerConfig
 from .exits import is_deciding, runs_gate
 from .items import ItemKind, ScheduledItem
-from .request import Request, Stage
+from .request import PromptScoring, Request, Stage
 from .view import View
 
 
@@ -40,7 +42,29 @@ def prompt_item(request: Request) -> ScheduledItem:
         first_position=item.token_start,
         count=item.token_count,
         prompt_item=item,
+        is_single_pass=request.scoring is PromptScoring.EVERY_LOOP,
     )
+
+
+def score_item(request: Request) -> ScheduledItem:
+    """Return the rows of a request's prompt chunk whose next token is in the prompt."""
+    item = request.prompt_item
+    assert item is not None
+    return ScheduledItem(
+        request,
+        ItemKind.PROMPT,
+        depth=item.depth - 1,
+        first_position=item.token_start,
+        count=num_targets(request),
+        prompt_item=item,
+    )
+
+
+def num_targets(request: Request) -> int:
+    """Return how many rows of the chunk under way have a next token in the prompt."""
+    item = request.prompt_item
+    assert item is not None
+    return item.token_count - (item.token_end == request.num_prompt_tokens)
 
 
 def coda_item(request: Request) -> ScheduledItem:
@@ -63,6 +87,7 @@ class Offer:
         self.decode_items: list[ScheduledItem] = []
         self.prompt_items: list[ScheduledItem] = []
         self.coda_items: list[ScheduledItem] = []
+        self.score_items: list[ScheduledItem] = []
         self.num_decoding = 0
         self.num_past_prompt = 0
         for request in active:
@@ -77,10 +102,12 @@ class Offer:
             return
         if is_decoding:
             self.decode_items.append(decode_item(request))
-        elif request.stage is Stage.PREFILL:
-            self.prompt_items.append(prompt_item(request))
-        else:
+        elif request.stage is not Stage.PREFILL:
             self.coda_items.append(coda_item(request))
+        elif request.prompt_item is not None and request.prompt_item.awaits_score:
+            self.score_items.append(score_item(request))
+        else:
+            self.prompt_items.append(prompt_item(request))
 
     def view(
         self,

@@ -6,10 +6,19 @@ was aborted while in flight ends here: its results are dropped and nothing of it
 
 from .errors import InterfaceError
 from .exits import ExitDecision, decide
-from .items import Batch, ItemKind, LaunchKind, ScheduledItem
-from .request import FinishReason, Request, Stage
+from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
+from .offer import num_targets
+from .request import FinishReason, PromptScoring, Request, Stage
 from .resources import Resources
-from .results import CodaResult, LaunchResult, RecurrentResult, StepUpdate, TokenOutput
+from .results import (
+    CodaResult,
+    LaunchResult,
+    PromptScores,
+    RecurrentResult,
+    ScoreResult,
+    StepUpdate,
+    TokenOutput,
+)
 
 
 class Progress:
@@ -25,13 +34,13 @@ class Progress:
         Raises:
             InterfaceError: the result does not fit the batch; nothing has changed.
         """
-        if batch.launch is LaunchKind.CODA:
-            if not isinstance(result, CodaResult):
-                raise _wrong_type(batch, result)
+        if batch.launch is LaunchKind.CODA and isinstance(result, CodaResult):
             return self._apply_coda(batch, result)
-        if not isinstance(result, RecurrentResult):
-            raise _wrong_type(batch, result)
-        return self._apply_passes(batch, result)
+        if batch.launch is LaunchKind.SCORE and isinstance(result, ScoreResult):
+            return self._apply_score(batch, result)
+        if batch.launch.runs_layers and isinstance(result, RecurrentResult):
+            return self._apply_passes(batch, result)
+        raise _wrong_type(batch, result)
 
     def fail(self, batch: Batch, message: str) -> list[Request]:
         """End the requests of a batch that could not be run."""
@@ -56,7 +65,7 @@ class Progress:
             if request.is_aborted:
                 self._end_aborted(request, update)
             elif item.kind is ItemKind.PROMPT:
-                self._advance_prompt(item, batch.num_passes)
+                self._advance_prompt(item, batch.num_passes, update)
             else:
                 self._advance_decode(item, signals[index])
         return update
@@ -84,8 +93,37 @@ class Progress:
                 )
                 self._add_token(token, update)
             else:
-                self._end_non_finite(item, update)
+                self._end_non_finite(request, f"output token {item.output_index}", update)
         return update
+
+    def _apply_score(self, batch: Batch, result: ScoreResult) -> StepUpdate:
+        (item,) = batch.items
+        request, prompt_item = item.request, item.prompt_item
+        assert prompt_item is not None
+        lengths = {len(result.logprobs), len(result.best_token_ids)}
+        if result.top_logprobs is not None:
+            lengths.add(len(result.top_logprobs))
+        if lengths != {item.count}:
+            raise InterfaceError(f"expected {item.count} entries in a score result, got {lengths}")
+        update = StepUpdate()
+        self._land(request)
+        if request.is_aborted:
+            self._end_aborted(request, update)
+        elif result.is_finite:
+            self._scores_after(request, item.depth + 1).extend(result)
+            prompt_item.awaits_score = False
+            self._complete_item(request, prompt_item, update)
+        else:
+            self._end_non_finite(request, "a prompt token", update)
+        return update
+
+    @staticmethod
+    def _scores_after(request: Request, loop: int) -> PromptScores:
+        for scores in request.prompt_scores:
+            if scores.loop == loop:
+                return scores
+        request.prompt_scores.append(PromptScores(loop))
+        return request.prompt_scores[-1]
 
     def _land(self, request: Request) -> None:
         request.is_in_flight = False
@@ -94,24 +132,36 @@ class Progress:
         self.end(request, FinishReason.ABORT)
         update.finished.append(request)
 
-    def _end_non_finite(self, item: ScheduledItem, update: StepUpdate) -> None:
-        request = item.request
+    def _end_non_finite(self, request: Request, place: str, update: StepUpdate) -> None:
         self._resources.blocks.withdraw(request)
         self.end(
             request,
             FinishReason.ERROR,
-            f"expected finite logits for output token {item.output_index}, got NaN or infinity; "
+            f"expected finite logits for {place}, got NaN or infinity; "
             "check the checkpoint and the activation dtype",
         )
         update.finished.append(request)
 
-    def _advance_prompt(self, item: ScheduledItem, num_passes: int) -> None:
-        prompt_item = item.prompt_item
+    def _advance_prompt(self, item: ScheduledItem, num_passes: int, update: StepUpdate) -> None:
+        request, prompt_item = item.request, item.prompt_item
         assert prompt_item is not None
         prompt_item.embedded = True
         prompt_item.depth += num_passes
-        if prompt_item.depth == self._num_planes:
-            self._resources.complete_item(item.request)
+        is_scored = request.scoring is PromptScoring.EVERY_LOOP or (
+            request.scoring is PromptScoring.LAST_LOOP and prompt_item.depth == self._num_planes
+        )
+        prompt_item.awaits_score = is_scored and num_targets(request) > 0
+        if not prompt_item.awaits_score:
+            self._complete_item(request, prompt_item, update)
+
+    def _complete_item(self, request: Request, prompt_item: PromptItem, update: StepUpdate) -> None:
+        """Move a request on if its chunk has run every depth, and is scored where it has to be."""
+        if prompt_item.depth < self._num_planes:
+            return
+        self._resources.complete_item(request)
+        if request.is_prompt_complete and request.max_tokens == 0:
+            self.end(request, FinishReason.LENGTH)
+            update.finished.append(request)
 
     def _advance_decode(self, item: ScheduledItem, signal: float | None) -> None:
         request = item.request
@@ -165,5 +215,6 @@ class Progress:
 def _wrong_type(batch: Batch, result: LaunchResult) -> InterfaceError:
     return InterfaceError(
         f"unexpected {type(result).__name__} for a {batch.launch.name} launch: "
-        "recurrent and prefill launches return RecurrentResult, coda launches CodaResult"
+        "recurrent and prefill launches return RecurrentResult, coda launches CodaResult, "
+        "score launches ScoreResult"
     )

@@ -15,7 +15,7 @@ from .exits import ExitRule
 
 if TYPE_CHECKING:
     from .items import PromptItem
-    from .results import TopLogprobs
+    from .results import PromptScores, TopLogprobs
 
 NO_SLOT = -1
 """Slot of a request that is not active."""
@@ -38,6 +38,14 @@ class Stage(Enum):
     """Over, for the reason that `finish_reason` gives."""
 
 
+class PromptScoring(Enum):
+    """After which loops the prompt's tokens are scored."""
+
+    NONE = auto()
+    LAST_LOOP = auto()
+    EVERY_LOOP = auto()
+
+
 class FinishReason(StrEnum):
     """Why a request ended."""
 
@@ -52,17 +60,23 @@ class Request:
     """A prompt, its limits and its progress. Checked by `Scheduler.add`."""
 
     request_id: str
-    """Unique among unfinished requests."""
+    """With the sample index, unique among unfinished requests."""
     prompt_token_ids: tuple[int, ...]
     """At least one id of the vocabulary."""
     max_tokens: int
-    """Tokens to generate at most, >= 1."""
+    """Tokens to generate at most, >= 1; 0 only where the prompt is scored."""
     exit_rule: ExitRule
     """When generated tokens leave the loop."""
     stop_token_ids: frozenset[int] = frozenset()
     """Ids that end the request; the one generated is kept as its last output."""
     priority: int = 0
     """Lower goes first, under scheduling_policy `priority`."""
+    scoring: PromptScoring = PromptScoring.NONE
+    """Which log-probabilities of the prompt's own tokens it wants."""
+    sample_index: int = 0
+    """Which of several samples of one prompt it is; they share the id."""
+    leader: Request | None = None
+    """Sample 0 of the same prompt, which computes it for the others to share."""
     payload: object = None
     """Whatever the engine keeps with a request; never read here."""
 
@@ -104,6 +118,8 @@ class Request:
     """Raw log-probability of each generated token."""
     top_logprobs: list[TopLogprobs | None] = field(default_factory=list, init=False)
     """Most likely tokens in the place of each generated one; None where it asks for none."""
+    prompt_scores: list[PromptScores] = field(default_factory=list, init=False)
+    """Scores of the prompt so far, one entry per scored loop, in order of loops."""
     finish_reason: FinishReason | None = field(default=None, init=False)
     """Why it ended; None before."""
     error: str | None = field(default=None, init=False)

@@ -35,7 +35,41 @@ class CodaResult:
     """The most likely tokens of each, None for an item that asks for none; None for no item."""
 
 
-LaunchResult = RecurrentResult | CodaResult
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """Result of a score launch: one entry per row, each about the prompt token after it."""
+
+    logprobs: Sequence[float]
+    """Raw float32 log-probability of each token."""
+    best_token_ids: Sequence[int]
+    """The most likely token in the place of each."""
+    is_finite: bool
+    """Whether all logits were finite; if not, the other entries mean nothing."""
+    top_logprobs: Sequence[TopLogprobs] | None = None
+    """The most likely tokens in the place of each; None if the request asks for none."""
+
+
+LaunchResult = RecurrentResult | CodaResult | ScoreResult
+
+
+@dataclass(slots=True)
+class PromptScores:
+    """What the model says after one loop about the tokens of a prompt, from the second on."""
+
+    loop: int
+    """Loops that the rows had run, 1-based; P is what the model is trained to answer with."""
+    logprobs: list[float] = field(default_factory=list)
+    """Raw log-probability of each token."""
+    best_token_ids: list[int] = field(default_factory=list)
+    """The most likely token in the place of each."""
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    """The most likely tokens in the place of each; empty if the request asks for none."""
+
+    def extend(self, result: ScoreResult) -> None:
+        """Add the next rows."""
+        self.logprobs.extend(result.logprobs)
+        self.best_token_ids.extend(result.best_token_ids)
+        self.top_logprobs.extend(result.top_logprobs or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Scheduler:
         self._resources = Resources(config, states)
         self._queue = AdmissionQueue(config, self._resources)
         self._progress = Progress(config.num_planes, self._resources)
-        self._unfinished: dict[str, Request] = {}
+        self._unfinished: dict[tuple[str, int], Request] = {}
         self._in_flight: dict[Batch, None] = {}
         self._num_added = 0
         self._num_prompt_launches = 0
@@ -59,24 +59,25 @@ class Scheduler:
         Raises:
             RequestError: it could never run; the queue is as it was.
         """
-        if request.request_id in self._unfinished:
+        if _name(request) in self._unfinished:
             raise RequestError(
                 f"request {request.request_id!r}: expected an id of its own, got one of an "
                 "unfinished request"
             )
-        check_request(request, self.config)
+        check_request(request, self.config, self.policy)
         if self.config.prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
         self._queue.add(request)
         self._num_added += 1
-        self._unfinished[request.request_id] = request
+        self._unfinished[_name(request)] = request
 
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Return the next launch, its items now in flight; None if nothing can run.
 
         A stage that yields nothing is masked and the policy asked again, so a step is lost only
-        if nothing at all can run.
+        if nothing at all can run. Prompt rows that await a score are launched before it is asked,
+        one item at a time, the oldest first.
 
         Args:
             now: the caller's time, for policies that want one.
@@ -85,6 +86,8 @@ class Scheduler:
             InterfaceError: the policy selected what it must not.
         """
         offer = Offer(self._resources.active)
+        if offer.score_items:
+            return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
         masked: set[Stage] = set()
         while len(masked) < len(LAUNCH_STAGES):
             stage, admits = self.policy.choose(self._view(offer, masked, now))
@@ -113,14 +116,14 @@ class Scheduler:
         self._forget(update.finished)
         return update
 
-    def abort(self, request_id: str) -> Request | None:
+    def abort(self, request_id: str, sample_index: int = 0) -> Request | None:
         """End a request as soon as nothing of it is in flight. Its id is free at once.
 
         Returns:
             The request if it has ended; None if it is in flight, and will be among the finished
-            ones of its launch, or if no unfinished request has that id.
+            ones of its launch, or if no unfinished request has that id and sample index.
         """
-        request = self._unfinished.pop(request_id, None)
+        request = self._unfinished.pop((request_id, sample_index), None)
         if request is None:
             return None
         request.is_aborted = True
@@ -185,9 +188,9 @@ class Scheduler:
         """Requests that hold a slot, in admission order."""
         return tuple(self._resources.active)
 
-    def unfinished_request(self, request_id: str) -> Request | None:
-        """The unfinished request of that id; None if there is none."""
-        return self._unfinished.get(request_id)
+    def unfinished_request(self, request_id: str, sample_index: int = 0) -> Request | None:
+        """The unfinished request of that id and sample index; None if there is none."""
+        return self._unfinished.get((request_id, sample_index))
 
     @property
     def num_waiting(self) -> int:
@@ -230,25 +233,33 @@ class Scheduler:
         )
 
     def _launch(self, batch: Batch) -> Batch:
-        for item in batch.items:
-            # Deeper passes write where depth 0 has claimed every plane.
-            if item.depth == 0 and item.exit_loop == 0:
-                self._resources.blocks.grow_tables(item.request, item.first_position + item.count)
+        if batch.launch.runs_layers:
+            self._claim_blocks(batch)
         for item in batch.items:
             item.request.is_in_flight = True
         self._in_flight[batch] = None
-        if batch.launch is not LaunchKind.CODA:
+        if batch.launch.runs_layers:
             self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
         return batch
+
+    def _claim_blocks(self, batch: Batch) -> None:
+        for item in batch.items:
+            # Deeper passes write where depth 0 has claimed every plane.
+            if item.depth == 0:
+                self._resources.blocks.grow_tables(item.request, item.first_position + item.count)
 
     def _forget(self, finished: list[Request]) -> None:
         for request in finished:
             # After an abort the id may belong to another request already.
-            if self._unfinished.get(request.request_id) is request:
-                del self._unfinished[request.request_id]
+            if self._unfinished.get(_name(request)) is request:
+                del self._unfinished[_name(request)]
 
     def _check_in_flight(self, batch: Batch) -> None:
         if batch not in self._in_flight:
             raise InterfaceError(
                 "expected a batch in flight, got one that was applied, failed or reset before"
             )
+
+
+def _name(request: Request) -> tuple[str, int]:
+    return request.request_id, request.sample_index

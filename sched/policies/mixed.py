@@ -31,9 +31,14 @@ def _num_passes(view: View, prompts: tuple[ScheduledItem, ...]) -> int:
     """The prompt-only shortcut: with nobody to wait for them, prompts run their depths at once."""
     depths = {item.depth for item in prompts}
     num_rows = sum(item.count for item in prompts)
-    if view.num_past_prompt == 0 and len(depths) == 1 and view.shortcut_pays(num_rows):
+    is_alone = view.num_past_prompt == 0 and not any(map(_is_single_pass, view.prompt_items))
+    if is_alone and len(depths) == 1 and view.shortcut_pays(num_rows):
         return view.num_planes - depths.pop()
     return 1
+
+
+def _is_single_pass(item: ScheduledItem) -> bool:
+    return item.is_single_pass
 
 
 MIXED = Policy(name="mixed", choose=choose, take=take, is_mixing=True, uses_prompt_shortcut=True)

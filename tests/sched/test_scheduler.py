@@ -31,7 +31,10 @@ from looped.sched import (
         (lambda: request_of(prompt=()), "expected at least one prompt token, got none"),
         (lambda: request_of(prompt=(1, 50)), r"expected token ids in 0..49, got 50 at position 1"),
         (lambda: request_of(prompt=(-1, 3)), r"expected token ids in 0..49, got -1 at position 0"),
-        (lambda: request_of(max_tokens=0), "max_tokens must be >= 1, got 0"),
+        (
+            lambda: request_of(max_tokens=0),
+            "max_tokens must be >= 1, or 0 where the prompt is scored; got 0",
+        ),
         (lambda: request_of(prompt=(1,) * 60, max_tokens=5), r"60 \+ 5 > 64"),
         (lambda: request_of(prompt=(1,) * 30, max_tokens=4), r"at most 64 .* got 68 for 33 pos"),
         (

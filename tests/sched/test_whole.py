@@ -3,9 +3,10 @@
 The bound on waiting that is tested here, in launches. Every request that is past its prompt, and
 the oldest one that is not, takes part in one of any `gap_bound` consecutive launches. A request
 finishes within gap_bound * (the launches that it needs alone, plus those of the requests admitted
-before it that were unfinished when its clock started). The clock starts at its arrival and, under
-priority, again whenever a request of higher priority arrives; of the requests behind it in order,
-at most `admission_bypass_limit` are admitted before it.
+before it that were unfinished when its clock started). The clock starts at its arrival, or when a
+sample no longer waits for its prompt to be computed, and, under priority, again whenever a request
+of higher priority arrives; of the requests behind it in order, at most `admission_bypass_limit` are
+admitted before it while its clock runs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stub_executor import (
     check_drained,
     check_invariants,
     payload_of,
+    score_of,
     signal_of,
     token_of,
 )
@@ -35,6 +37,7 @@ from looped.sched import (
     FinishReason,
     LaunchKind,
     Policy,
+    PromptScoring,
     Request,
     Scheduler,
     SchedulerConfig,
@@ -56,6 +59,8 @@ class Spec:
     request: Request
     abort_step: int | None
     clock_start: int = 0
+    num_admitted_at_start: int | None = None
+    """Admissions before its clock started; None while it waits for its leader."""
 
 
 @st.composite
@@ -110,17 +115,44 @@ def specs(draw: st.DrawFn, num_planes: int, index: int) -> Spec:
     prefix = PREFIXES[draw(st.integers(0, 1))][:num_shared]
     own = tuple((index + 11 * i) % VOCAB_SIZE for i in range(length - num_shared))
     step = draw(st.integers(0, 15))
+    scoring = draw(st.sampled_from([PromptScoring.NONE] * 4 + [*PromptScoring]))
     request = Request(
         request_id=f"request-{draw(st.integers(0, 3))}" if draw(st.booleans()) else f"own-{index}",
         prompt_token_ids=prefix + own,
-        max_tokens=draw(st.integers(1, 6)),
+        max_tokens=draw(st.integers(1 if scoring is PromptScoring.NONE else 0, 6)),
         exit_rule=draw(exit_rules(num_planes)),
         stop_token_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=4))),
         priority=draw(st.integers(0, 2)),
         payload=StubPayload(index, draw(st.sampled_from([None] * 9 + [0, 1]))),
+        scoring=scoring,
     )
-    abort_step = step + draw(st.integers(0, 25)) if draw(st.integers(0, 3)) == 0 else None
-    return Spec(step, request, abort_step)
+    return Spec(step, request, draw(abort_steps(step)))
+
+
+@st.composite
+def abort_steps(draw: st.DrawFn, step: int) -> int | None:
+    """When a request is aborted, if it is."""
+    return step + draw(st.integers(0, 25)) if draw(st.integers(0, 3)) == 0 else None
+
+
+@st.composite
+def samples(draw: st.DrawFn, first: Spec) -> list[Spec]:
+    """Further samples of a request's prompt; some requests have them."""
+    leader, drawn = first.request, []
+    if draw(st.integers(0, 3)) == 0 and leader.max_tokens > 0:
+        for index in range(1, 1 + draw(st.integers(1, 3))):
+            sibling = Request(
+                request_id=leader.request_id,
+                sample_index=index,
+                leader=leader,
+                prompt_token_ids=leader.prompt_token_ids,
+                max_tokens=leader.max_tokens,
+                exit_rule=leader.exit_rule,
+                priority=leader.priority,
+                payload=StubPayload(payload_of(leader).seed + 100 * index),
+            )
+            drawn.append(Spec(first.step, sibling, draw(abort_steps(first.step))))
+    return drawn
 
 
 @st.composite
@@ -129,7 +161,8 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Spec]]:
     num_planes = draw(st.integers(1, 4))
     config = draw(configs(num_planes))
     num_requests = draw(st.integers(1, 10))
-    return config, [draw(specs(num_planes, index)) for index in range(num_requests)]
+    planned = [draw(specs(num_planes, index)) for index in range(num_requests)]
+    return config, [spec for first in planned for spec in (first, *draw(samples(first)))]
 
 
 def expected_output(request: Request, num_planes: int) -> tuple[list[int], list[int], FinishReason]:
@@ -164,18 +197,30 @@ def expected_output(request: Request, num_planes: int) -> tuple[list[int], list[
 def launches_alone(request: Request, config: SchedulerConfig) -> int:
     """Return how many launches a request needs at most if it has the machine to itself."""
     num_chunks = -(-request.num_prompt_tokens // config.chunk_size)
-    return num_chunks * config.num_planes + request.max_tokens * (config.num_planes + 1)
+    num_scores = num_chunks * len(scored_loops(request, config.num_planes))
+    num_passes = num_chunks * config.num_planes
+    return num_passes + num_scores + request.max_tokens * (config.num_planes + 1)
 
 
-def gap_bound(config: SchedulerConfig, num_ahead: int) -> int:
+def scored_loops(request: Request, num_planes: int) -> list[int]:
+    """Return the loops after which the prompt is scored."""
+    if request.scoring is PromptScoring.NONE or request.num_prompt_tokens == 1:
+        return []
+    is_last_only = request.scoring is PromptScoring.LAST_LOOP
+    return [num_planes] if is_last_only else [*range(1, num_planes + 1)]
+
+
+def gap_bound(config: SchedulerConfig, num_ahead: int, has_scores: bool) -> int:
     """Return the launches within which everybody who is ready takes part in one.
 
     A decode row waits for prefill_interval prompt launches, with a coda after each; a coda row
     for at most P decode launches with prompt launches between them. Launches in flight split the
-    decode rows into cohorts, each with its own turn.
+    decode rows into cohorts, each with its own turn. Every prompt item of a launch may be scored
+    after it, in a launch of its own.
     """
     interval = config.prefill_interval
-    return (config.num_planes * (interval + 1) + 2 * interval + 2) * (1 + num_ahead)
+    num_launches = config.num_planes * (interval + 1) + 2 * interval + 2
+    return num_launches * (1 + num_ahead) * (1 + has_scores * config.max_num_seqs)
 
 
 class Run:
@@ -192,7 +237,8 @@ class Run:
         self.added: list[Spec] = []
         self.aborted: dict[Request, int] = {}
         """Requests by the number of outputs that they had when they were aborted."""
-        self.max_gap = gap_bound(config, num_ahead)
+        has_scores = any(spec.request.scoring is not PromptScoring.NONE for spec in planned)
+        self.max_gap = gap_bound(config, num_ahead, has_scores)
         self.finish_launch: dict[Request, int] = {}
         self.ready_since: dict[Request, int] = {}
 
@@ -214,25 +260,37 @@ class Run:
 
     def _add(self, spec: Spec) -> None:
         request = spec.request
-        if request.request_id in self.scheduler._unfinished:
-            self._abort(self.scheduler._unfinished[request.request_id])
+        name = request.request_id, request.sample_index
+        unfinished = self.scheduler.unfinished_request(*name)
+        if unfinished is not None:
+            self._abort(unfinished)
         self.scheduler.add(request)
         self.added.append(spec)
         for other in self.added:
             if self._order(request) <= self._order(other.request):
                 other.clock_start = self.executor.num_launches
+        self._start_clocks()
+
+    def _start_clocks(self) -> None:
+        resources = self.scheduler._resources
+        for spec in self.added:
+            is_waiting = spec.num_admitted_at_start is None
+            if is_waiting and not resources.blocks.awaits_leader(spec.request):
+                spec.num_admitted_at_start = resources._num_admitted
+                spec.clock_start = self.executor.num_launches
 
     def _abort(self, request: Request) -> None:
         if request.stage is Stage.FINISHED or request in self.aborted:
             return
         self.aborted[request] = len(request.output_token_ids)
         was_in_flight = request.is_in_flight
-        ended = self.scheduler.abort(request.request_id)
+        ended = self.scheduler.abort(request.request_id, request.sample_index)
         assert (ended is None) == was_in_flight
         if ended is not None:
             assert ended is request
             self.driver.finished.append(request)
         check_invariants(self.scheduler)
+        self._start_clocks()
 
     def _step(self) -> None:
         num_before = self.executor.num_launches + len(self.driver.finished)
@@ -242,6 +300,7 @@ class Run:
             is_moving = self.executor.num_launches + len(self.driver.finished) > num_before
             assert is_moving or len(self.driver.pending) < num_pending, "a step was lost"
         check_invariants(self.scheduler)
+        self._start_clocks()
         self._check_gaps()
         for request in self.driver.finished:
             self.finish_launch.setdefault(request, self.executor.num_launches)
@@ -277,9 +336,23 @@ class Run:
             return
         assert request.output_token_ids == tokens
         assert request.finish_reason is reason
+        self._check_scores(request)
         if reason is not FinishReason.ERROR:
             self._check_work(request, depths)
         self._check_waiting(spec)
+
+    def _check_scores(self, request: Request) -> None:
+        """Check that every token after the first was scored once, after each loop that was asked."""
+        loops = scored_loops(request, self.config.num_planes)
+        assert [scores.loop for scores in request.prompt_scores] == loops
+        for scores in request.prompt_scores:
+            positions = range(1, request.num_prompt_tokens)
+            assert scores.logprobs == [
+                score_of(request, position, scores.loop) for position in positions
+            ]
+            assert len(scores.best_token_ids) == len(positions)
+        if request.scoring is not PromptScoring.NONE:
+            assert request.num_cached_tokens == 0
 
     def _check_work(self, request: Request, depths: list[int]) -> None:
         """Check that token-loops are conserved: every row ran, none ran twice."""
@@ -300,6 +373,7 @@ class Run:
             for other in admitted_before
             if self._order(other) > self._order(request)
             and other.arrival_index > request.arrival_index
+            and other.admission_index >= (spec.num_admitted_at_start or 0)
         ]
         assert len(behind) <= request.num_bypasses <= self.config.admission_bypass_limit
         rivals = [
@@ -332,6 +406,10 @@ def test_any_run_is_safe_fair_and_exact_under_every_policy(
     if policy is MIXED:
         chunk = config.chunk_size
         config = replace(config, prompt_shortcut=prompt_shortcut, prefill_chunk_size=chunk)
+    if policy.runs_all_depths:
+        for spec in planned:  # which it would refuse
+            if spec.request.scoring is PromptScoring.EVERY_LOOP:
+                spec.request.scoring = PromptScoring.LAST_LOOP
     Run(config, policy, planned, num_ahead).run()
 
 

@@ -5,6 +5,7 @@ from stub_executor import VOCAB_SIZE, Driver, StubExecutor, StubPayload
 from looped.sched import (
     ExitOptions,
     ExitRule,
+    PromptScoring,
     Request,
     Scheduler,
     SchedulerConfig,
@@ -58,6 +59,9 @@ def request_of(
     exit_rule: ExitRule = FULL_DEPTH,
     payload: StubPayload = PAYLOAD,
     stop: frozenset[int] = frozenset(),
+    scoring: PromptScoring = PromptScoring.NONE,
+    leader: Request | None = None,
+    sample_index: int = 0,
 ) -> Request:
     """Return a request that has not been added anywhere."""
     return Request(
@@ -67,4 +71,7 @@ def request_of(
         exit_rule=exit_rule,
         payload=payload,
         stop_token_ids=stop,
+        scoring=scoring,
+        leader=leader,
+        sample_index=sample_index,
     )

@@ -27,6 +27,7 @@ from looped.sched import (
     ScheduledItem,
     Scheduler,
     SchedulerConfig,
+    ScoreResult,
     StepUpdate,
 )
 
@@ -40,7 +41,7 @@ class StubPayload:
     seed: int
     """Fixes every signal and token of the request."""
     non_finite_at: int | None = None
-    """Output index whose logits are not finite."""
+    """Output index whose logits are not finite; -1 for those of the prompt."""
 
 
 @dataclass(eq=False)
@@ -62,7 +63,7 @@ class StubExecutor:
         self.num_reads = 0
         self.num_mixed_launches = 0
         self.rows_run: Counter[Request] = Counter()
-        """Rows times passes, of each request; coda rows are not counted."""
+        """Rows times passes, of each request; rows of the LM head are not counted."""
         self.last_launch: dict[Request, int] = {}
         """Number of the launch that a request was last part of."""
         self.outstanding: set[StubState] = set()
@@ -97,6 +98,9 @@ class StubExecutor:
             for item in batch.items:
                 self._finish_row(item)
             return self._coda_result(batch)
+        if batch.launch is LaunchKind.SCORE:
+            (item,) = batch.items
+            return self._score_result(item)
         for pass_index in range(batch.num_passes):
             for item in batch.items:
                 self._write_kv(item, item.depth + pass_index)
@@ -179,6 +183,21 @@ class StubExecutor:
         is_last = depth == self.config.num_planes - 1
         if is_last and item.first_position + item.count == request.num_prompt_tokens:
             self._hidden[request.slot] = (request, 0, self.config.num_planes)
+
+    def _score_result(self, item: ScheduledItem) -> ScoreResult:
+        request, work = item.request, item.prompt_item
+        assert work is not None
+        assert isinstance(work.state, StubState)
+        assert not work.state.is_released
+        assert work.state.content == (work.token_start, work.token_count, item.depth + 1)
+        assert item.count > 0
+        targets = range(item.first_position + 1, item.first_position + item.count + 1)
+        assert targets.stop <= request.num_prompt_tokens
+        return ScoreResult(
+            logprobs=[score_of(request, position, item.depth + 1) for position in targets],
+            best_token_ids=[position % VOCAB_SIZE for position in targets],
+            is_finite=payload_of(request).non_finite_at != -1,
+        )
 
     def _finish_row(self, item: ScheduledItem) -> None:
         request = item.request
@@ -264,6 +283,11 @@ def signal_of(seed: int, output_index: int, loop: int) -> float:
 def token_of(seed: int, output_index: int, exit_loop: int) -> int:
     """Return the token that is sampled after `exit_loop` loops."""
     return zlib.crc32(f"token/{seed}/{output_index}/{exit_loop}".encode()) % VOCAB_SIZE
+
+
+def score_of(request: Request, position: int, loop: int) -> float:
+    """Return the log-probability of a prompt token after `loop` loops."""
+    return -zlib.crc32(f"{request.prompt_token_ids[: position + 1]}/{loop}".encode()) / 2**32
 
 
 def check_invariants(scheduler: Scheduler) -> None:
