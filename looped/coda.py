@@ -1,4 +1,6 @@
-"""The compiled LM head: draws the next token of each row, and fills the planes that it skipped."""
+"""The compiled LM head: `coda` draws the next token of each row and fills the planes that it
+skipped, `score` looks up what the model says about the tokens of a prompt.
+"""
 
 from dataclasses import replace
 
@@ -8,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from looped.pallas_kernels import NO_BLOCK, copy_positions
 
-from .coda_output import CodaOutput
+from .head_output import HeadOutput
 from .logit_edits import count_outputs, edit_logits
-from .packing import CodaArrays
+from .packing import CodaArrays, ScoreArrays
 from .sampler import raw_logprobs, sample, top_logprobs
 from .sampling_params import MAX_LOGPROBS
 from .state import DeviceState, StateShape
@@ -23,7 +25,7 @@ def coda(
     """LM head, sampling, and the deeper planes of tokens that left early.
 
     Returns:
-        The state, and one array for the host's one read, as `CodaOutput` cuts it up.
+        The state, and one array for the host's one read, as `HeadOutput` cuts it up.
     """
     num_planes = shape.config.num_loops
     rows = state.hidden.at[arrays.slots].get(mode="clip")
@@ -31,7 +33,7 @@ def coda(
     token_ids = sample(_edited(logits, state, arrays), arrays.sampling)
     logprobs = raw_logprobs(logits, token_ids)
     is_finite = jnp.isfinite(logits).all(axis=-1)
-    top_ids, top_values = _top_logprobs(logits, arrays)
+    top_ids, top_values = _top_logprobs(logits, arrays.needs_top_logprobs)
 
     is_real = arrays.slots < shape.max_num_seqs
     last_plane = (arrays.exit_loops - 1).clip(0)
@@ -53,10 +55,32 @@ def coda(
         last_token=state.last_token.at[arrays.slots].set(token_ids, mode="drop"),
         token_marks=count_outputs(state.token_marks, arrays.slots, token_ids, arrays.sampling),
     )
-    output = CodaOutput(
+    output = HeadOutput(
         token_ids=token_ids,
         logprobs=logprobs,
         is_finite=is_finite.astype(jnp.int32),
+        top_token_ids=top_ids.T,
+        top_logprobs=top_values.T,
+    )
+    return state, output.pack()
+
+
+def score(
+    shape: StateShape, parameters: Parameters, state: DeviceState, arrays: ScoreArrays
+) -> tuple[DeviceState, Int[Array, "outputs C"]]:
+    """LM head at the rows of one prompt item, after whatever depth it has reached.
+
+    Returns:
+        The state as it was, and one array for the host's one read, as `HeadOutput` cuts it up.
+    """
+    num_padded = arrays.targets.shape[0] - shape.chunk_size
+    rows = jnp.pad(state.prompt_hidden[arrays.place], ((0, num_padded), (0, 0)))
+    logits = parameters.model.logits(rows)
+    top_ids, top_values = _top_logprobs(logits, arrays.needs_top_logprobs)
+    output = HeadOutput(
+        token_ids=jnp.argmax(logits, axis=-1).astype(jnp.int32),
+        logprobs=raw_logprobs(logits, arrays.targets),
+        is_finite=jnp.isfinite(logits).all(axis=-1).astype(jnp.int32),
         top_token_ids=top_ids.T,
         top_logprobs=top_values.T,
     )
@@ -77,13 +101,13 @@ def _edited(
 
 
 def _top_logprobs(
-    logits: Float[Array, "R V"], arrays: CodaArrays
+    logits: Float[Array, "R V"], is_needed: Int[Array, ""]
 ) -> tuple[Int[Array, "R N"], Float[Array, "R N"]]:
     """The most likely tokens, as many as can be asked for; zeros where no row asks."""
     num_rows, vocab_size = logits.shape
     width = min(MAX_LOGPROBS, vocab_size)
     return lax.cond(
-        arrays.needs_top_logprobs > 0,
+        is_needed > 0,
         lambda: top_logprobs(logits, width),
         lambda: (jnp.zeros((num_rows, width), jnp.int32), jnp.zeros((num_rows, width))),
     )

@@ -16,7 +16,7 @@ from .memory import MemoryPlan
 from .outputs import Completion, StepOutput, TokenEvent
 from .planning import plan_scheduler, plan_shape
 from .records import EngineStats
-from .requests import build_request
+from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
 from .sampling_params import SamplingParams
 from .steps import Parameters, lookahead_head
@@ -78,19 +78,24 @@ class LLMEngine:
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
+        self._unfinished: dict[str, set[Request]] = {}
+        """Samples of each request that have not ended, by id."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
 
-    def warm_up(self, prompt_lengths: list[int] | None = None) -> None:
+    def warm_up(self, prompt_lengths: list[int] | None = None, *, has_scores: bool = True) -> None:
         """Compiles ahead, so that no request causes a compilation; prints the memory plan.
 
         Args:
-            prompt_lengths: of all requests that will come, if they are known: only what these
-                can reach is compiled. None compiles every rung.
+            prompt_lengths: of all requests that will come, once per sample, if they are known:
+                only what these can reach is compiled. None compiles every rung.
+            has_scores: whether any of those asks for prompt log-probabilities.
         """
         rungs = (
             all_rungs(self._ladders)
             if prompt_lengths is None
-            else reachable_rungs(self._ladders, self.scheduler_config, prompt_lengths)
+            else reachable_rungs(
+                self._ladders, self.scheduler_config, prompt_lengths, has_scores=has_scores
+            )
         )
         self.runner.executables.prepare(rungs)
         logger.info("%s", self.memory_plan)
@@ -118,7 +123,12 @@ class LLMEngine:
         """
         if self.is_broken:
             raise LoopedError("this engine has lost its device state; make another one")
-        request = build_request(
+        if request_id in self._unfinished:
+            raise UsageError(
+                f"request {request_id!r}: expected an id of its own, got one of an unfinished "
+                "request"
+            )
+        requests = build_requests(
             request_id,
             prompt_token_ids,
             params,
@@ -128,18 +138,30 @@ class LLMEngine:
             exit_defaults=self._exit_defaults,
         )
         try:
-            self.scheduler.add(request)
+            for request in requests:  # all alike: what refuses one refuses the first
+                self.scheduler.add(request)
         except RequestError as error:
             raise UsageError(str(error)) from None
+        self._unfinished[request_id] = set(requests)
 
-    def abort(self, request_id: str) -> Completion | None:
-        """Ends a request; safe at any moment. Its id may be used again at once.
+    def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
+        """Ends a request, or one of its samples; safe at any moment.
+
+        Its id may be used again at once, when no sample is left.
 
         Returns:
-            Its completion; None if it is unknown, or in flight, and then a later step brings it.
+            Completions of the samples that have ended now, none for an unknown request. Those of
+            samples in flight are brought by a later step.
         """
-        request = self.scheduler.abort(request_id)
-        return None if request is None else Completion.from_request(request)
+        samples = [
+            request
+            for request in self._unfinished.get(request_id, ())
+            if sample_index in (None, request.sample_index)
+        ]
+        for request in samples:
+            self._forget(request)
+        ended = [self.scheduler.abort(request_id, request.sample_index) for request in samples]
+        return [Completion.from_request(request) for request in ended if request is not None]
 
     def has_unfinished_requests(self) -> bool:
         """Whether another step may bring something."""
@@ -219,4 +241,13 @@ class LLMEngine:
         self._stats.num_cached_prompt_tokens += sum(
             request.num_cached_tokens for request in finished
         )
+        for request in finished:
+            self._forget(request)
         return StepOutput(completions=[Completion.from_request(request) for request in finished])
+
+    def _forget(self, request: Request) -> None:
+        """Takes a sample out of its request; after an abort the id may be another request's."""
+        samples = self._unfinished.get(request.request_id, set())
+        samples.discard(request)
+        if not samples:
+            self._unfinished.pop(request.request_id, None)

@@ -5,6 +5,7 @@ fixed by shapes alone, so engines of equal shape can share one.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,11 +21,19 @@ from looped.sched import (
     prefill_ladder,
     prefill_pads_no_more,
     recurrent_ladder,
+    score_ladder,
 )
 
-from .coda import coda
+from .coda import coda, score
 from .logit_edits import write_slot
-from .packing import PackedLayout, coda_layout, prefill_layout, recurrent_layout, slot_layout
+from .packing import (
+    PackedLayout,
+    coda_layout,
+    prefill_layout,
+    recurrent_layout,
+    score_layout,
+    slot_layout,
+)
 from .progress import track
 from .state import DeviceState, StateShape
 from .steps import Parameters, prefill, recurrent
@@ -33,6 +42,7 @@ LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
     LaunchKind.RECURRENT: recurrent_layout,
     LaunchKind.PREFILL: prefill_layout,
     LaunchKind.CODA: coda_layout,
+    LaunchKind.SCORE: score_layout,
 }
 
 Rung = tuple[LaunchKind, int]
@@ -45,12 +55,13 @@ def ladders_for(
     """Row buckets of each launch kind that the policy uses.
 
     A deterministic engine has one bucket for each kind and no `prefill`, so that a row always runs
-    through the same program.
+    through the same program; its score bucket is the budget, so as not to depend on the chunk.
     """
     budget = config.max_num_batched_tokens
     ladders = {
         LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
         LaunchKind.CODA: coda_ladder(config.max_num_seqs),
+        LaunchKind.SCORE: score_ladder(budget if is_deterministic else config.chunk_size),
     }
     if is_deterministic:
         return {kind: ladder[-1:] for kind, ladder in ladders.items()}
@@ -140,10 +151,10 @@ class Executables:
         return traced.lower().compile()
 
     def _step(self, kind: LaunchKind) -> Callable[..., Any]:
-        if kind is LaunchKind.CODA:
-            return lambda *arguments: coda(self.shape, *arguments)
-        step = recurrent if kind is LaunchKind.RECURRENT else prefill
-        return lambda *arguments: step(self.shape, self.backend, *arguments)
+        if kind.runs_layers:
+            step = recurrent if kind is LaunchKind.RECURRENT else prefill
+            return partial(step, self.shape, self.backend)
+        return partial(coda if kind is LaunchKind.CODA else score, self.shape)
 
 
 def all_rungs(ladders: dict[LaunchKind, Ladder]) -> list[Rung]:
@@ -152,14 +163,19 @@ def all_rungs(ladders: dict[LaunchKind, Ladder]) -> list[Rung]:
 
 
 def reachable_rungs(
-    ladders: dict[LaunchKind, Ladder], config: SchedulerConfig, prompt_lengths: list[int]
+    ladders: dict[LaunchKind, Ladder],
+    config: SchedulerConfig,
+    prompt_lengths: list[int],
+    *,
+    has_scores: bool,
 ) -> list[Rung]:
     """The rungs that a closed set of requests can reach, for callers that know theirs.
 
     Args:
         ladders: all of the engine's.
         config: limits of concurrency and chunk.
-        prompt_lengths: tokens of each prompt.
+        prompt_lengths: tokens of each prompt, once per sample.
+        has_scores: whether any of the prompts is scored.
     """
     num_seqs = min(len(prompt_lengths), config.max_num_seqs)
     chunks = sorted((min(length, config.chunk_size) for length in prompt_lengths), reverse=True)
@@ -168,6 +184,7 @@ def reachable_rungs(
         LaunchKind.RECURRENT: num_prompt_rows + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
         LaunchKind.CODA: num_seqs,
+        LaunchKind.SCORE: int(has_scores),
     }
     reachable = {
         (kind, bucket_for(ladder, num_rows))

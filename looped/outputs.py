@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from looped.sched import FinishReason, Request, TokenOutput, TopLogprobs
+from looped.sched import FinishReason, PromptScores, Request, TokenOutput, TopLogprobs
 
 from .requests import sampling_of
 
@@ -13,6 +13,7 @@ class TokenEvent:
     """One new token of one request."""
 
     request_id: str
+    sample_index: int
     output_index: int
     token_id: int
     logprob: float
@@ -27,6 +28,7 @@ class TokenEvent:
     def from_output(cls, output: TokenOutput) -> "TokenEvent":
         return cls(
             request_id=output.request.request_id,
+            sample_index=output.request.sample_index,
             output_index=output.output_index,
             token_id=output.token_id,
             logprob=output.logprob,
@@ -36,10 +38,35 @@ class TokenEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoopScores:
+    """What the model says after one loop about the tokens of a prompt, from the second on."""
+
+    loop: int
+    """Loops that were run, 1-based; P is what the model answers with."""
+    logprobs: tuple[float, ...]
+    """Raw log-probability of each token, float32."""
+    best_token_ids: tuple[int, ...]
+    """The most likely token in the place of each."""
+    top_logprobs: tuple[TopLogprobs, ...] | None
+    """The most likely tokens in the place of each; None where 0 are asked for."""
+
+    @classmethod
+    def from_scores(cls, scores: PromptScores) -> "LoopScores":
+        return cls(
+            loop=scores.loop,
+            logprobs=tuple(scores.logprobs),
+            best_token_ids=tuple(scores.best_token_ids),
+            top_logprobs=tuple(scores.top_logprobs) or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A finished request."""
+    """A finished request, or one of its samples."""
 
     request_id: str
+    sample_index: int
+    """Which of the request's n samples it is, from 0."""
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     """Emitted tokens; the one that stopped the request is the last of them."""
@@ -55,6 +82,8 @@ class Completion:
     """What went wrong, with finish_reason `error`."""
     seed: int
     """Seed of its draws, also where none was asked for."""
+    prompt_scores: tuple[LoopScores, ...]
+    """Log-probabilities of the prompt's tokens, by loop; empty where none were asked for."""
     num_cached_tokens: int
     """Prompt tokens that the prefix cache held."""
     text: str | None = None
@@ -67,6 +96,7 @@ class Completion:
         tops = [top for top in request.top_logprobs if top is not None]
         return cls(
             request_id=request.request_id,
+            sample_index=request.sample_index,
             prompt_token_ids=request.prompt_token_ids,
             token_ids=tuple(request.output_token_ids),
             exit_depths=tuple(request.exit_depths),
@@ -75,6 +105,7 @@ class Completion:
             finish_reason=request.finish_reason,
             error=request.error,
             seed=sampling.seed,
+            prompt_scores=tuple(map(LoopScores.from_scores, request.prompt_scores)),
             num_cached_tokens=request.num_cached_tokens,
         )
 

@@ -20,6 +20,7 @@ from .packing import (
     PrefillArrays,
     PromptArrays,
     RecurrentArrays,
+    ScoreArrays,
 )
 from .prompt_pool import PromptPlace
 from .requests import sampling_of
@@ -81,7 +82,20 @@ class Packer:
         for index, sampling in enumerate(samplings):
             sampling.write(arrays.sampling, index)
         arrays.needs_top_logprobs[...] = any(sampling.num_logprobs for sampling in samplings)
+        arrays.sampling.sample_index[:count] = [item.request.sample_index for item in batch.items]
         arrays.sampling.output_index[:count] = [item.output_index for item in batch.items]
+        return buffer
+
+    def pack_score(self, batch: Batch, layout: PackedLayout[ScoreArrays]) -> Buffer:
+        """The rows of one prompt item that have a next token in the prompt."""
+        buffer, arrays = self._start(batch, layout)
+        (item,) = batch.items
+        request, first_target = item.request, item.first_position + 1
+        arrays.place[...] = _place_of(item).index
+        arrays.targets[: item.count] = request.prompt_token_ids[
+            first_target : first_target + item.count
+        ]
+        arrays.needs_top_logprobs[...] = bool(sampling_of(request).num_prompt_logprobs)
         return buffer
 
     def _start(self, batch: Batch, layout: PackedLayout[Any]) -> tuple[Buffer, Any]:
@@ -104,12 +118,9 @@ class Packer:
         for index, item in enumerate(items):
             request, work = item.request, item.prompt_item
             assert work is not None
-            place = work.state
-            if not isinstance(place, PromptPlace) or place.owner is not request:
-                raise InterfaceError("expected prompt state of the item's own request")
             is_embedded = work.embedded or first_pass > 0
             is_last = item.depth + first_pass + num_passes == num_loops
-            arrays.places[index] = place.index
+            arrays.places[index] = _place_of(item).index
             arrays.first_positions[index] = item.first_position
             arrays.first_rows[index] = first_row
             arrays.num_rows[index] = item.count
@@ -124,6 +135,14 @@ class Packer:
 
 def _slots(items: tuple[ScheduledItem, ...]) -> list[int]:
     return [item.request.slot for item in items]
+
+
+def _place_of(item: ScheduledItem) -> PromptPlace:
+    assert item.prompt_item is not None
+    place = item.prompt_item.state
+    if not isinstance(place, PromptPlace) or place.owner is not item.request:
+        raise InterfaceError("expected prompt state of the item's own request")
+    return place
 
 
 def _gate_of(item: ScheduledItem) -> int:

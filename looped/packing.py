@@ -100,6 +100,18 @@ class CodaArrays:
     sampling: SamplingRows
 
 
+@register_pytree
+class ScoreArrays:
+    """LM head at the rows of one prompt item, which wait in the prompt pool."""
+
+    place: Any
+    """[] the item's place in the prompt pool."""
+    targets: Any
+    """[C] the prompt token after each row; what stands behind the last one is not looked at."""
+    needs_top_logprobs: Any
+    """[] whether the log-probabilities of the most likely tokens are wanted."""
+
+
 @dataclass(frozen=True)
 class PackedField:
     """One array's place in the buffer."""
@@ -228,7 +240,20 @@ def coda_layout(shape: StateShape, num_rows: int) -> PackedLayout[CodaArrays]:
             "sampling.frequency_penalty": ((num_rows,), "float32"),
             "sampling.min_tokens": per_row,
             "sampling.seed": ((num_rows, 2), "uint32"),
+            "sampling.sample_index": per_row,
             "sampling.output_index": per_row,
+        },
+    )
+
+
+def score_layout(shape: StateShape, num_rows: int) -> PackedLayout[ScoreArrays]:
+    """Layout of a score launch of C = num_rows."""
+    return PackedLayout(
+        ScoreArrays,
+        {
+            "place": ((), "int32"),
+            "targets": ((num_rows,), "int32"),
+            "needs_top_logprobs": ((), "int32"),
         },
     )
 

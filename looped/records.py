@@ -10,9 +10,10 @@ class ItemRecord:
     """One item of a launch."""
 
     request_id: str
+    sample_index: int
     kind: ItemKind
     depth: int
-    """Depth that ran (first); in a coda, the last one that had run."""
+    """Depth that ran (first); under an LM head, the last one that had run."""
     first_position: int
     num_rows: int
 
@@ -29,7 +30,7 @@ class LaunchRecord:
     num_rows: int
     """Real rows among them."""
     num_passes: int
-    """Depths that ran; in a coda 0."""
+    """Depths that ran; 0 under an LM head."""
     num_calls: int
     """Calls of the executable, each with one upload: 1, but one per pass where a deterministic
     engine splits a prefill launch."""
@@ -64,10 +65,12 @@ class EngineStats:
     )
     num_mixed_launches: int = 0
     num_prompt_rows: int = 0
-    """Prompt rows of all launches, once per launch however many depths it runs."""
+    """Prompt rows of all passes, once per launch however many depths it runs."""
     num_decode_rows: int = 0
     """Decode rows of recurrent launches."""
     num_coda_rows: int = 0
+    num_score_rows: int = 0
+    """Rows whose next token, in the prompt, was scored; once per scored loop."""
     num_padded_rows: int = 0
     num_readbacks: int = 0
     num_uploads: int = 0
@@ -89,13 +92,14 @@ class EngineStats:
         """Adds one launch."""
         self.num_launches[record.kind] += 1
         self.num_mixed_launches += record.is_mixed
-        num_prompt_rows = sum(
-            item.num_rows for item in record.items if item.kind is ItemKind.PROMPT
-        )
-        self.num_prompt_rows += num_prompt_rows
         if record.kind is LaunchKind.CODA:
             self.num_coda_rows += record.num_rows
+        elif record.kind is LaunchKind.SCORE:
+            self.num_score_rows += record.num_rows
         else:
+            prompt_rows = (item.num_rows for item in record.items if item.kind is ItemKind.PROMPT)
+            num_prompt_rows = sum(prompt_rows)
+            self.num_prompt_rows += num_prompt_rows
             self.num_decode_rows += record.num_rows - num_prompt_rows
         self.num_padded_rows += record.num_padded_rows
         self.num_uploads += record.num_calls

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from looped.sched import ExitOptions, Request, RequestError, resolve_exit
+from looped.sched import ExitOptions, PromptScoring, Request, RequestError, resolve_exit
 
 from .errors import UsageError
 from .sampler import SamplingRows
@@ -27,6 +27,8 @@ class RequestSampling:
     """0 where no stop id could be drawn."""
     num_logprobs: int | None
     """Most likely tokens to return with every token; None returns no list."""
+    num_prompt_logprobs: int
+    """Most likely tokens to return with every prompt token that is scored."""
     seed: int
 
     @property
@@ -60,7 +62,7 @@ def sampling_of(request: Request) -> RequestSampling:
     return request.payload
 
 
-def build_request(
+def build_requests(
     request_id: str,
     prompt_token_ids: Sequence[int],
     params: SamplingParams,
@@ -69,8 +71,8 @@ def build_request(
     num_planes: int,
     eos_token_ids: frozenset[int],
     exit_defaults: ExitOptions,
-) -> Request:
-    """The scheduler's form of a request; its limits are checked by `Scheduler.add`.
+) -> list[Request]:
+    """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
     Raises:
         UsageError: for exit options that contradict each other, a bias outside the vocabulary, or
@@ -101,14 +103,39 @@ def build_request(
         frequency_penalty=params.frequency_penalty,
         min_tokens=params.min_tokens if drawable_stops else 0,
         num_logprobs=params.logprobs,
+        num_prompt_logprobs=params.prompt_logprobs or 0,
         seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
     )
-    return Request(
+    first = Request(
         request_id=request_id,
         prompt_token_ids=tuple(prompt_token_ids),
         max_tokens=params.max_tokens,
         exit_rule=exit_rule,
         stop_token_ids=stop_token_ids,
         priority=params.priority,
+        scoring=_scoring(params),
         payload=sampling,
     )
+    return [first, *(_sample_of(first, index) for index in range(1, params.n))]
+
+
+def _sample_of(first: Request, sample_index: int) -> Request:
+    """Another sample of the same prompt, which the first one computes and scores."""
+    return Request(
+        request_id=first.request_id,
+        sample_index=sample_index,
+        leader=first,
+        prompt_token_ids=first.prompt_token_ids,
+        max_tokens=first.max_tokens,
+        exit_rule=first.exit_rule,
+        stop_token_ids=first.stop_token_ids,
+        priority=first.priority,
+        payload=first.payload,
+    )
+
+
+def _scoring(params: SamplingParams) -> PromptScoring:
+    if params.prompt_logprobs is None:
+        return PromptScoring.NONE
+    is_every_loop = params.prompt_logprobs_every_loop
+    return PromptScoring.EVERY_LOOP if is_every_loop else PromptScoring.LAST_LOOP

@@ -12,15 +12,15 @@ import jax
 
 from looped.sched import (
     Batch,
-    CodaResult,
     Ladder,
     LaunchKind,
+    LaunchResult,
     RecurrentResult,
     bucket_for,
 )
 
-from .coda_output import CodaOutput
 from .executables import Executables, Rung
+from .head_output import HeadOutput
 from .packer import Buffer, Packer
 from .prompt_pool import PromptPool
 from .reader import HostReader
@@ -106,15 +106,18 @@ class Runner:
         rung = (kind, bucket_for(self._ladders[kind], batch.num_rows))
         layout = self.executables.layout(rung)
         buffers: list[Buffer]
-        if kind is LaunchKind.CODA:
-            buffers = [self._packer.pack_coda(batch, layout)]
-        elif kind is LaunchKind.PREFILL:
-            buffers = [self._packer.pack_prefill(batch, layout)]
-        else:
-            buffers = [
-                self._packer.pack_recurrent(batch, layout, index)
-                for index in range(batch.num_passes)
-            ]
+        match kind:
+            case LaunchKind.RECURRENT:
+                buffers = [
+                    self._packer.pack_recurrent(batch, layout, index)
+                    for index in range(batch.num_passes)
+                ]
+            case LaunchKind.PREFILL:
+                buffers = [self._packer.pack_prefill(batch, layout)]
+            case LaunchKind.CODA:
+                buffers = [self._packer.pack_coda(batch, layout)]
+            case LaunchKind.SCORE:
+                buffers = [self._packer.pack_score(batch, layout)]
         # A CPU launch may read the buffer's own memory while it runs, also with may_alias=False
         # (measured, jax 0.10.2): it is never written again.
         uploads = tuple(jax.device_put(buffer) for buffer in buffers)
@@ -148,7 +151,7 @@ class Runner:
         output.copy_to_host_async()
         return Launched(batch, output)
 
-    def collect(self, launched: Launched) -> RecurrentResult | CodaResult:
+    def collect(self, launched: Launched) -> LaunchResult:
         """The launch's result; reads from the device only if the batch says so."""
         batch = launched.batch
         if launched.output is None:
@@ -156,14 +159,23 @@ class Runner:
         values = self.reader.read(launched.output)
         if batch.launch is LaunchKind.CODA:
             wanted = [sampling_of(item.request).num_logprobs for item in batch.items]
-            return CodaOutput.unpack(values).to_result(wanted)
+            return HeadOutput.unpack(values).to_coda_result(wanted)
+        if batch.launch is LaunchKind.SCORE:
+            (item,) = batch.items
+            num_logprobs = sampling_of(item.request).num_prompt_logprobs
+            return HeadOutput.unpack(values).to_score_result(item.count, num_logprobs)
         return RecurrentResult(values[: batch.num_decode].tolist())
 
     def _record(self, packed: PackedLaunch) -> None:
         batch = packed.batch
         items = tuple(
             ItemRecord(
-                item.request.request_id, item.kind, item.depth, item.first_position, item.count
+                item.request.request_id,
+                item.request.sample_index,
+                item.kind,
+                item.depth,
+                item.first_position,
+                item.count,
             )
             for item in batch.items
         )
@@ -173,7 +185,7 @@ class Runner:
                 kind=batch.launch,
                 bucket=packed.rung[1],
                 num_rows=batch.num_rows,
-                num_passes=0 if batch.launch is LaunchKind.CODA else batch.num_passes,
+                num_passes=batch.num_passes if batch.launch.runs_layers else 0,
                 num_calls=len(packed.uploads),
                 num_count_uploads=len(packed.slot_uploads),
                 runs_gate=batch.runs_gate,

@@ -44,6 +44,8 @@ class SamplingRows:
     seed: UInt32[Array, "R 2"]
     """High and low word of the seed, the key's two words. Below 2**32 that is `jax.random.key`;
     above, JAX without 64-bit mode would drop the high word."""
+    sample_index: Int[Array, " R"]
+    """Which of its prompt's samples the row belongs to."""
     output_index: Int[Array, " R"]
     """Which output token of its request the row draws."""
 
@@ -61,7 +63,9 @@ def sample(logits: Float[Array, "R V"], rows: SamplingRows) -> Int[Array, " R"]:
         )
         kept = _apply_if(jnp.any(is_drawn & (rows.top_p < 1)), keep_top_p, kept, rows.top_p)
         kept = _apply_if(jnp.any(is_drawn & (rows.min_p > 0)), keep_min_p, kept, rows.min_p)
-        noise = jax.vmap(_gumbel, in_axes=(0, 0, None))(rows.seed, rows.output_index, vocab_size)
+        noise = jax.vmap(_gumbel, in_axes=(0, 0, 0, None))(
+            rows.seed, rows.sample_index, rows.output_index, vocab_size
+        )
         return jnp.argmax(kept + noise, axis=-1).astype(jnp.int32)
 
     return jnp.where(is_drawn, lax.cond(jnp.any(is_drawn), draw, lambda: greedy), greedy)
@@ -124,10 +128,14 @@ def _apply_if(
 
 
 def _gumbel(
-    seed: UInt32[Array, "2"], output_index: Int[Array, ""], vocab_size: int
+    seed: UInt32[Array, "2"],
+    sample_index: Int[Array, ""],
+    output_index: Int[Array, ""],
+    vocab_size: int,
 ) -> Float[Array, " V"]:
-    """Noise of sample 0 of a request at one output token."""
-    sample_key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), 0)
+    """Noise of one sample of a request at one output token."""
+    key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+    sample_key = jax.random.fold_in(key, sample_index)
     return jax.random.gumbel(jax.random.fold_in(sample_key, output_index), (vocab_size,))
 
 

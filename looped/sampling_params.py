@@ -20,6 +20,9 @@ MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.1, 10.0
 """Wide enough for any use; logits multiplied by these stay far inside float32's range."""
 MAX_ADDED_PENALTY = 2.0
 """Presence and frequency penalties lie between this and its negative."""
+MAX_SAMPLES = 128
+WHOLE_NUMBERS = ("max_tokens", "n", "min_tokens", "priority")
+OPTIONAL_WHOLE_NUMBERS = ("top_k", "logprobs", "prompt_logprobs", "seed")
 RANGES = {
     "min_p": (0.0, 1.0),
     "repetition_penalty": (MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
@@ -37,7 +40,9 @@ class SamplingParams:
     """
 
     max_tokens: int = 64
-    """Tokens to emit at most."""
+    """Tokens to emit at most; 0 only with prompt_logprobs, and scores the prompt alone."""
+    n: int = 1
+    """Samples of the prompt, up to 128, which is computed once for all of them."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
     top_k: int | None = None
@@ -59,6 +64,12 @@ class SamplingParams:
     logprobs: int | None = None
     """Return the log-probabilities of so many most likely tokens with every token, 0 to 20; None
     returns no list. The emitted token's own comes in any case."""
+    prompt_logprobs: int | None = None
+    """Return the log-probability of every prompt token but the first, the most likely token in its
+    place, and the log-probabilities of so many most likely ones, 0 to 20; None returns nothing.
+    Such a prompt takes no hits in the prefix cache. Sample 0 brings them."""
+    prompt_logprobs_every_loop: bool = False
+    """Return prompt_logprobs after every loop, not after the last alone."""
     seed: int | None = None
     """Seed of this request's draws; None draws a fresh one, which the output names."""
     stop_token_ids: Iterable[int] = frozenset()
@@ -71,20 +82,24 @@ class SamplingParams:
     """Lower goes first, under scheduling policy `priority`."""
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "top_k", "logprobs", "seed", "priority", "min_tokens"):
+        for name in (*WHOLE_NUMBERS, *OPTIONAL_WHOLE_NUMBERS):
             value = getattr(self, name)
-            is_unset = value is None and name in ("top_k", "logprobs", "seed")
+            is_unset = value is None and name in OPTIONAL_WHOLE_NUMBERS
             if not is_unset and type(value) is not int:
                 raise UsageError(f"{name} must be a whole number, got {value!r}")
         for name in ("temperature", "top_p", *RANGES):
             if type(getattr(self, name)) not in (int, float):
                 raise UsageError(f"{name} must be a number, got {getattr(self, name)!r}")
-        if type(self.ignore_eos) is not bool:
-            raise UsageError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
+        for name in ("ignore_eos", "prompt_logprobs_every_loop"):
+            if type(getattr(self, name)) is not bool:
+                raise UsageError(f"{name} must be true or false, got {getattr(self, name)!r}")
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
-        if self.max_tokens < 1:
-            raise UsageError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.max_tokens < (1 if self.prompt_logprobs is None else 0):
+            raise UsageError(
+                "max_tokens must be at least 1, or 0 with prompt_logprobs to score the prompt "
+                f"alone; got {self.max_tokens}"
+            )
         is_greedy = self.temperature == 0
         if not is_greedy and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
             raise UsageError(
@@ -97,10 +112,16 @@ class SamplingParams:
             raise UsageError(f"top_p must be in {MIN_TOP_P:g} to 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_LOGPROBS:
+                raise UsageError(f"{name} must be in 0 to {MAX_LOGPROBS}, or left out; got {value}")
+        if self.prompt_logprobs_every_loop and self.prompt_logprobs is None:
             raise UsageError(
-                f"logprobs must be in 0 to {MAX_LOGPROBS}, or left out; got {self.logprobs}"
+                "prompt_logprobs_every_loop needs prompt_logprobs, which was left out; give it, 0 "
+                "for the prompt's own tokens alone"
             )
+        self._check_samples()
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
@@ -109,6 +130,16 @@ class SamplingParams:
             raise UsageError(
                 f"min_tokens must be in 0 to max_tokens, {self.max_tokens}; got {self.min_tokens}"
             )
+
+    def _check_samples(self) -> None:
+        if not 1 <= self.n <= MAX_SAMPLES:
+            raise UsageError(f"n must be in 1 to {MAX_SAMPLES}, got {self.n}")
+        if self.n > 1 and self.temperature == 0:
+            raise UsageError(
+                f"n must be 1 at temperature 0, where all samples would be equal; got {self.n}"
+            )
+        if self.n > 1 and self.max_tokens == 0:
+            raise UsageError(f"n must be 1 where nothing is generated (max_tokens 0), got {self.n}")
 
 
 def _token_ids(values: Any) -> frozenset[int]:

@@ -39,9 +39,9 @@ def prefill_ladder(budget: int) -> Ladder:
     return _powers_of_two(MIN_PREFILL_ROWS, budget)
 
 
-def score_ladder(chunk: int) -> Ladder:
-    """One rung, as many rows as a prompt item can have."""
-    return (max(MIN_ROWS, chunk),)
+def score_ladder(num_rows: int) -> Ladder:
+    """One rung, for the chunk: as many rows as a prompt item can have."""
+    return (max(MIN_ROWS, num_rows),)
 
 
 def prefill_pads_no_more(num_rows: int, budget: int, chunk: int, max_num_seqs: int) -> bool:

@@ -306,7 +306,7 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
 def test_only_the_reader_reads_from_the_device():
     folder = Path(looped.__file__).parent
     for name in (
-        *("steps", "coda", "coda_output", "logit_edits", "slot_edits", "sampler", "state"),
+        *("steps", "coda", "head_output", "logit_edits", "slot_edits", "sampler", "state"),
         *("runner", "executables", "engine", "tables"),
     ):
         tree = ast.parse((folder / f"{name}.py").read_text())

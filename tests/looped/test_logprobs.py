@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from engines import complete, drain, loaded_model, make_engine
 
-from looped.coda_output import CodaOutput
+from looped.head_output import HeadOutput
 from looped.reference import generate
 from looped.sampler import top_logprobs
 from looped.sampling_params import SamplingParams
@@ -51,19 +51,19 @@ def test_equal_logits_come_in_order_of_their_ids():
 
 
 def test_an_output_is_read_as_it_was_packed():
-    output = CodaOutput(
+    output = HeadOutput(
         token_ids=jnp.asarray([7, 8]),
         logprobs=jnp.asarray([-0.5, -1.5]),
         is_finite=jnp.asarray([1, 0]),
         top_token_ids=jnp.asarray([[1, 2], [3, 4], [5, 6]]),
         top_logprobs=-jnp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
     )
-    unpacked = CodaOutput.unpack(np.asarray(output.pack()))
-    result = unpacked.to_result([2, None])
+    unpacked = HeadOutput.unpack(np.asarray(output.pack()))
+    result = unpacked.to_coda_result([2, None])
     assert (result.token_ids, result.logprobs) == ([7, 8], [-0.5, -1.5])
     assert result.is_finite == [True, False]
     assert result.top_logprobs == [((1, -1.0), (3, -3.0)), None]
-    assert unpacked.to_result([0]).top_logprobs == [()]
+    assert unpacked.to_coda_result([0]).top_logprobs == [()]
 
 
 @pytest.mark.parametrize("count", [1, 5, 20])
@@ -131,17 +131,18 @@ def test_an_aborted_request_has_them_for_what_it_emitted(tiny_folder):
     engine.add_request("a", PROMPT, SamplingParams(max_tokens=20, logprobs=2))
     for _ in range(20):
         engine.step()
-    done = engine.abort("a")
-    assert done is not None
+    (done,) = engine.abort("a")
     assert len(done.top_logprobs) == len(done.token_ids) > 0
 
 
 def test_lists_of_another_length_than_the_batch_are_an_interface_error(tiny_folder, monkeypatch):
     engine = make_engine(tiny_folder)
     engine.add_request("a", [1], SamplingParams(max_tokens=1))
-    monkeypatch.setattr(CodaOutput, "_alternatives", lambda *_: None)
-    to_result = CodaOutput.to_result
-    monkeypatch.setattr(CodaOutput, "to_result", lambda self, wanted: cut(to_result(self, wanted)))
+    monkeypatch.setattr(HeadOutput, "_alternatives", lambda *_: None)
+    convert = HeadOutput.to_coda_result
+    monkeypatch.setattr(
+        HeadOutput, "to_coda_result", lambda self, wanted: cut(convert(self, wanted))
+    )
     with pytest.raises(InterfaceError, match="expected 1 entries of top_logprobs, got 0"):
         drain(engine)
 

@@ -20,8 +20,8 @@ ROWS = 8
 
 
 def sampling_rows(options):
-    """`SamplingRows` of (temperature, top_k, top_p, min_p, seed, output_index) tuples; no edits."""
-    temperature, top_k, top_p, min_p, seed, output_index = zip(*options, strict=True)
+    """`SamplingRows` of tuples in the order of `numpy_sample`; no edits."""
+    temperature, top_k, top_p, min_p, seed, output_index, sample_index = zip(*options, strict=True)
     idle = jnp.zeros(len(options))
     return SamplingRows(
         temperature=jnp.asarray(temperature, jnp.float32),
@@ -34,6 +34,7 @@ def sampling_rows(options):
         frequency_penalty=idle,
         min_tokens=idle.astype(jnp.int32),
         seed=jnp.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], jnp.uint32),
+        sample_index=jnp.asarray(sample_index, jnp.int32),
         output_index=jnp.asarray(output_index, jnp.int32),
     )
 
@@ -47,6 +48,7 @@ option = st.tuples(
     st.sampled_from([0.0, 0.02, 0.3, 1.0]),
     st.integers(0, 2**63 - 1),
     st.integers(0, 100),
+    st.integers(0, 3),
 )
 
 
@@ -66,7 +68,7 @@ def test_a_row_draws_the_same_alone_and_in_any_place_of_any_batch(options, place
     logits = np.random.default_rng(3).normal(0, 3, (ROWS, VOCAB)).astype(np.float32)
     alone_logits = np.zeros_like(logits)
     alone_logits[0] = logits[place]
-    greedy = (0.0, VOCAB, 1.0, 0.0, 0, 0)
+    greedy = (0.0, VOCAB, 1.0, 0.0, 0, 0, 0)
     alone = jitted_sample(alone_logits, sampling_rows([options[place]] + [greedy] * (ROWS - 1)))
     assert int(alone[0]) == int(jitted_sample(logits, sampling_rows(options))[place])
 
@@ -123,7 +125,7 @@ def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
     """The work sits behind conditions on data: the compiled step holds them, one inside one."""
     text = (
         jax.jit(sample)
-        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0)] * ROWS))
+        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0, 0)] * ROWS))
         .as_text()
     )
     outside = text.split("stablehlo.case")[0]
@@ -180,7 +182,7 @@ def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, or 0 with prompt_logprobs"),
         ({"temperature": -0.1}, "temperature must be 0"),
         ({"temperature": float("nan")}, "temperature must be 0"),
         ({"temperature": 1e-30}, "1e-05 to 100000, got 1e-30"),

@@ -162,7 +162,7 @@ def test_a_launch_of_several_passes_with_such_a_prompt_is_the_policys_fault() ->
     separate, driver = rig()
     scheduler = Scheduler(separate.config, driver.executor, hasty)
     scheduler.add(request_of(scoring=EVERY))
-    with pytest.raises(InterfaceError, match="hasty: .*none of them scored after every loop"):
+    with pytest.raises(InterfaceError, match=r"hasty: .*none of them scored after every loop"):
         scheduler.schedule()
 
 

@@ -342,7 +342,7 @@ class Run:
         self._check_waiting(spec)
 
     def _check_scores(self, request: Request) -> None:
-        """Check that every token after the first was scored once, after each loop that was asked."""
+        """Check that every token after the first was scored once after each loop asked for."""
         loops = scored_loops(request, self.config.num_planes)
         assert [scores.loop for scores in request.prompt_scores] == loops
         for scores in request.prompt_scores:

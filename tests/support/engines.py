@@ -66,12 +66,20 @@ def run_params(run: dict[str, Any]) -> SamplingParams:
 
 
 def drain(engine: LLMEngine) -> dict[str, Completion]:
+    """Runs an engine until nothing is left; completions by id, of requests with one sample each."""
+    samples = drain_samples(engine)
+    assert all(sample_index == 0 for _, sample_index in samples)
+    return {request_id: completion for (request_id, _), completion in samples.items()}
+
+
+def drain_samples(engine: LLMEngine) -> dict[tuple[str, int], Completion]:
     """Runs an engine until nothing is left; checks that nothing is held then."""
-    completions: dict[str, Completion] = {}
+    completions: dict[tuple[str, int], Completion] = {}
     while engine.has_unfinished_requests():
         for completion in engine.step().completions:
-            assert completion.request_id not in completions
-            completions[completion.request_id] = completion
+            name = completion.request_id, completion.sample_index
+            assert name not in completions
+            completions[name] = completion
     check_idle(engine)
     return completions
 

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def noise_of(seed, output_index, size):
-    """Gumbel noise of sample 0 of a request, by the formula of the contract."""
+def noise_of(seed, output_index, size, sample_index=0):
+    """Gumbel noise of a sample of a request, by the formula of the contract."""
     words = jnp.asarray([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32)
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     if seed < 2**31:
         assert key == jax.random.key(seed)
-    key = jax.random.fold_in(jax.random.fold_in(key, 0), output_index)
+    key = jax.random.fold_in(jax.random.fold_in(key, sample_index), output_index)
     return np.asarray(jax.random.gumbel(key, (size,)))
 
 
@@ -29,12 +29,13 @@ def numpy_kept(logits, top_k, top_p, min_p):
     return kept
 
 
-def numpy_sample(logits, temperature, top_k, top_p, min_p, seed, output_index):
+def numpy_sample(logits, temperature, top_k, top_p, min_p, seed, output_index, sample_index=0):
     if temperature == 0:
         return int(logits.argmax())
     scaled = (logits / np.float32(temperature)).astype(np.float32)
     kept = numpy_kept(scaled, top_k, top_p, min_p)
-    return int(np.where(kept, scaled + noise_of(seed, output_index, logits.size), -np.inf).argmax())
+    noise = noise_of(seed, output_index, logits.size, sample_index)
+    return int(np.where(kept, scaled + noise, -np.inf).argmax())
 
 
 def numpy_edited(logits, prompt, outputs, params, stop_token_ids=()):
@@ -54,7 +55,7 @@ def numpy_edited(logits, prompt, outputs, params, stop_token_ids=()):
     return logits
 
 
-def numpy_draw(logits, prompt, outputs, params):
+def numpy_draw(logits, prompt, outputs, params, sample_index=0):
     """The token that a request draws after `outputs`."""
     return numpy_sample(
         numpy_edited(logits, prompt, outputs, params, params.stop_token_ids),
@@ -64,4 +65,5 @@ def numpy_draw(logits, prompt, outputs, params):
         params.min_p,
         params.seed,
         len(outputs),
+        sample_index,
     )

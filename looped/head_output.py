@@ -1,4 +1,7 @@
-"""What a coda returns to the host: one int32 array, so one read. Floats travel as their bits."""
+"""What an LM head returns to the host, in coda and score launches: one int32 array, so one read.
+
+Floats travel as their bits.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 
-from looped.sched import CodaResult, TopLogprobs
+from looped.sched import CodaResult, ScoreResult, TopLogprobs
 
 from .state import register_pytree
 
@@ -17,13 +20,13 @@ NUM_SINGLE = 3
 
 
 @register_pytree
-class CodaOutput:
+class HeadOutput:
     """Outputs of R rows; N is the most alternatives that can be asked for."""
 
     token_ids: Any
-    """[R] drawn tokens."""
+    """[R] drawn tokens; in a score the most likely ones."""
     logprobs: Any
-    """[R] their raw log-probabilities, float32."""
+    """[R] raw log-probabilities, float32: of the drawn tokens, or of those that were scored."""
     is_finite: Any
     """[R] whether all logits of the row were finite."""
     top_token_ids: Any
@@ -39,7 +42,7 @@ class CodaOutput:
         return jnp.concatenate([singles, self.top_token_ids, top_bits])
 
     @classmethod
-    def unpack(cls, values: np.ndarray[Any, Any]) -> "CodaOutput":
+    def unpack(cls, values: np.ndarray[Any, Any]) -> "HeadOutput":
         """NumPy views of what the host has read."""
         token_ids, bits, is_finite = values[:NUM_SINGLE]
         top_token_ids, top_bits = np.split(values[NUM_SINGLE:], 2)
@@ -51,7 +54,7 @@ class CodaOutput:
             top_logprobs=top_bits.view(np.float32),
         )
 
-    def to_result(self, num_logprobs: Sequence[int | None]) -> CodaResult:
+    def to_coda_result(self, num_logprobs: Sequence[int | None]) -> CodaResult:
         """The scheduler's form: one entry per item, padding left out.
 
         Args:
@@ -62,11 +65,23 @@ class CodaOutput:
             self.token_ids[:count].tolist(),
             self.logprobs[:count].tolist(),
             (self.is_finite[:count] != 0).tolist(),
-            [self._alternatives(row, number) for row, number in enumerate(num_logprobs)],
+            [
+                None if number is None else self._alternatives(row, number)
+                for row, number in enumerate(num_logprobs)
+            ],
         )
 
-    def _alternatives(self, row: int, count: int | None) -> TopLogprobs | None:
-        if count is None:
-            return None
+    def to_score_result(self, num_rows: int, num_logprobs: int) -> ScoreResult:
+        """The scheduler's form of a score of `num_rows` tokens, with so many alternatives each."""
+        return ScoreResult(
+            self.logprobs[:num_rows].tolist(),
+            self.token_ids[:num_rows].tolist(),
+            bool((self.is_finite[:num_rows] != 0).all()),
+            [self._alternatives(row, num_logprobs) for row in range(num_rows)]
+            if num_logprobs
+            else None,
+        )
+
+    def _alternatives(self, row: int, count: int) -> TopLogprobs:
         token_ids, logprobs = self.top_token_ids[:count, row], self.top_logprobs[:count, row]
         return tuple(zip(token_ids.tolist(), logprobs.tolist(), strict=True))
