@@ -9,7 +9,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from engines import SMALL, complete, drain, make_engine, run_params, second_fixture_is_slow
+from engines import (
+    SMALL,
+    complete,
+    drain,
+    drain_samples,
+    make_engine,
+    run_params,
+    second_fixture_is_slow,
+)
 
 import looped
 from looped.executables import Executables, all_rungs, ladders_for
@@ -64,10 +72,23 @@ def random_request(rng, index):
     )
 
 
+def with_samples_and_scores(rng, params, policy):
+    """The same options with several samples or a scored prompt, where they allow it."""
+    changes = {"prompt_logprobs": rng.choice([None, None, 0, 20])}
+    if changes["prompt_logprobs"] is not None and policy != "atomic":
+        changes["prompt_logprobs_every_loop"] = rng.random() < 0.5
+    if params.temperature > 0:
+        changes["n"] = rng.choice([1, 1, 2, 5])
+    elif changes["prompt_logprobs"] is not None and rng.random() < 0.3:
+        changes |= {"max_tokens": 0, "min_tokens": 0}
+    return replace(params, **changes)
+
+
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 def test_two_hundred_random_requests_compile_nothing_after_warm_up(
     tiny_folder, policy, compilations
 ):
+    """Whatever they ask for, and whenever some of them are aborted."""
     engine = make_engine(tiny_folder, policy=policy)
     engine.warm_up()
     rng = random.Random(7)
@@ -77,14 +98,24 @@ def test_two_hundred_random_requests_compile_nothing_after_warm_up(
     compilations.clear()
     before = engine.stats().num_compilations
     with jax.transfer_guard_host_to_device("disallow"):
+        completions, num_samples = [], 0
         for index in range(200):
-            engine.add_request(*random_request(rng, index))
+            name, prompt, params = random_request(rng, index)
+            params = with_samples_and_scores(rng, params, policy)
+            engine.add_request(name, prompt, params)
+            num_samples += params.n
             if rng.random() < 0.7:
-                engine.step()
-        completions = drain(engine)
+                completions += engine.step().completions
+            if rng.random() < 0.1:
+                completions += engine.abort(f"{rng.randrange(index + 1)}")
+        completions += drain_samples(engine).values()
     assert compilations == []
     assert engine.stats().num_compilations == before
-    assert not [done for done in completions.values() if done.error]
+    assert not [done for done in completions if done.error]
+    assert len(completions) == num_samples
+    assert {done.finish_reason for done in completions} == {"stop", "length", "abort"}
+    kinds = {kind for kind, count in engine.stats().num_launches.items() if count}
+    assert LaunchKind.SCORE in kinds
 
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": True, "policy": "atomic"}])
