@@ -26,6 +26,8 @@ SAMPLING_KEYS = frozenset(
         "logprobs",
         "seed",
         "ignore_eos",
+        "stop",
+        "include_stop_str_in_output",
         "priority",
     }
 )
