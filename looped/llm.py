@@ -18,6 +18,7 @@ from .planning import check_options
 from .progress import progress_bars
 from .sampling_params import SamplingParams
 from .stops import find_stop_token_ids
+from .text_outputs import TextOutputs
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -120,24 +121,28 @@ class LLM:
             for output in self.run(requests):
                 progress.advance(task, len(output.tokens))
                 completions |= {done.request_id: done for done in output.completions}
-        return [self.with_text(completions[str(index)]) for index in range(len(requests))]
+        return [completions[str(index)] for index in range(len(requests))]
 
     def run(self, requests: Sequence[GenerationRequest]) -> Iterator[StepOutput]:
         """Serves a closed set of requests, named "0", "1", …, and yields what each step brings.
 
+        Text comes with it where there is a tokenizer; a request whose text reaches one of its stop
+        strings is over at once.
         All are checked before the first runs. Leaving the iterator early aborts the rest.
         """
         if not requests:
             return
         if self.engine.has_unfinished_requests():
             raise LoopedError("this LLM is already generating; wait for it, or make another")
+        texts = TextOutputs(self.tokenizer, self.engine.abort)
         names = [str(index) for index in range(len(requests))]
         try:
             for name, request in zip(names, requests, strict=True):
-                self.engine.add_request(name, request.prompt_token_ids, request.params)
+                params = texts.register(name, request.params)
+                self.engine.add_request(name, request.prompt_token_ids, params)
             self.engine.warm_up([len(request.prompt_token_ids) for request in requests])
             while self.engine.has_unfinished_requests():
-                yield self.engine.step()
+                yield texts.add(self.engine.step())
         finally:
             for name in names:
                 self.engine.abort(name)
@@ -167,9 +172,3 @@ class LLM:
             return request
         ends = self.tokenizer.chat_end_token_ids | frozenset(request.params.stop_token_ids)
         return replace(request, params=replace(request.params, stop_token_ids=ends))
-
-    def with_text(self, completion: Completion) -> Completion:
-        """The completion with its tokens decoded, where there is a tokenizer."""
-        if self.tokenizer is None:
-            return completion
-        return replace(completion, text=self.tokenizer.decode(completion.token_ids))

@@ -69,6 +69,13 @@ def generate(
     exit_trace: Annotated[
         Path | None, typer.Option(help="JSON: recorded exit depths, one list per prompt.")
     ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+    ] = None,
+    include_stop_str_in_output: Annotated[
+        bool,
+        typer.Option("--include-stop-str-in-output", help="End after the --stop text instead."),
+    ] = False,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop early.")] = False,
     eos_token_id: Annotated[
         list[int] | None, typer.Option(help="Stop at these ids instead of the checkpoint's.")
@@ -109,6 +116,8 @@ def generate(
         min_tokens=min_tokens,
         logprobs=logprobs,
         seed=seed,
+        stop=stop or (),
+        include_stop_str_in_output=include_stop_str_in_output,
         ignore_eos=ignore_eos,
     )
     given_ids = [parse_token_ids(text) for text in prompt_ids or []]
@@ -140,9 +149,11 @@ def generate(
 
 def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> None:
     """Serves the requests, prints them in order, and says at the end what it took."""
+    from looped.completion_json import completion_to_json
+
     from .streaming import OrderedTextPrinter
 
-    printer = OrderedTextPrinter(len(requests), llm.tokenizer)
+    printer = OrderedTextPrinter(len(requests), has_text=llm.tokenizer is not None)
     completions = {}
     started = None
     num_printed = 0
@@ -153,11 +164,12 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
             for event in output.tokens:
                 printer.add(event)
         for done in output.completions:
-            completions[done.request_id] = llm.with_text(done)
+            completions[done.request_id] = done
             if not as_json:
                 printer.finish(done)
         while as_json and str(num_printed) in completions:
-            print(json.dumps(completions[str(num_printed)].to_json()), flush=True)
+            values = completion_to_json(completions[str(num_printed)], llm.tokenizer)
+            print(json.dumps(values), flush=True)
             num_printed += 1
     for index, completion in sorted(completions.items(), key=lambda entry: int(entry[0])):
         if completion.error is not None:

@@ -1,7 +1,6 @@
 """Text on stdout while it is made, in the order of the prompts, however they finish."""
 
 from looped.outputs import Completion, TokenEvent
-from looped.tokenizer import Detokenizer, Tokenizer
 
 
 class OrderedTextPrinter:
@@ -9,13 +8,12 @@ class OrderedTextPrinter:
 
     Args:
         num_prompts: prompts are named "0", "1", …
-        tokenizer: None prints token ids.
+        has_text: whether outputs come with text; otherwise token ids are printed.
     """
 
-    def __init__(self, num_prompts: int, tokenizer: Tokenizer | None) -> None:
-        self._detokenizers: list[Detokenizer | None] = [
-            None if tokenizer is None else Detokenizer(tokenizer) for _ in range(num_prompts)
-        ]
+    def __init__(self, num_prompts: int, *, has_text: bool) -> None:
+        self._has_text = has_text
+        self._num_characters = [0] * num_prompts
         self._held = [""] * num_prompts
         self._is_done = [False] * num_prompts
         self._current = 0
@@ -23,18 +21,14 @@ class OrderedTextPrinter:
     def add(self, event: TokenEvent) -> None:
         """One new token of any prompt."""
         index = int(event.request_id)
-        detokenizer = self._detokenizers[index]
-        if detokenizer is None:
-            self._held[index] += f"{event.token_id} "
-        else:
-            self._held[index] += detokenizer.add(event.token_id)
+        self._held[index] += event.text if self._has_text else f"{event.token_id} "
+        self._num_characters[index] += len(event.text)
         self._flush()
 
     def finish(self, completion: Completion) -> None:
-        """One prompt is complete: its line ends."""
+        """One prompt is complete: what its events have not brought follows, and its line ends."""
         index = int(completion.request_id)
-        detokenizer = self._detokenizers[index]
-        self._held[index] += (detokenizer.finish() if detokenizer is not None else "") + "\n"
+        self._held[index] += (completion.text or "")[self._num_characters[index] :] + "\n"
         self._is_done[index] = True
         self._flush()
 
