@@ -161,7 +161,7 @@ class LLMEngine:
         for request in samples:
             self._forget(request)
         ended = [self.scheduler.abort(request_id, request.sample_index) for request in samples]
-        return [Completion.from_request(request) for request in ended if request is not None]
+        return self._completed([request for request in ended if request is not None]).completions
 
     def has_unfinished_requests(self) -> bool:
         """Whether another step may bring something."""

@@ -18,6 +18,7 @@ from .planning import check_options
 from .progress import progress_bars
 from .sampling_params import SamplingParams
 from .stops import find_stop_token_ids
+from .text_outputs import TextOutputs
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class LLM:
     ) -> list[Completion]:
         """Completes all prompts, batched together; results come in the order of the prompts.
 
+        The n samples of a prompt follow each other, by sample index.
+
         Args:
             prompts: texts (encoded as they are) or token ids.
             params: options of all prompts, or of each; None is greedy.
@@ -114,30 +117,74 @@ class LLM:
             GenerationRequest(prompt_token_ids=self.encode(prompt), params=options)
             for prompt, options in zip(prompts, params, strict=True)
         ]
-        completions: dict[str, Completion] = {}
+        completions: list[Completion] = []
+        num_tokens = sum(request.params.max_tokens * request.params.n for request in requests)
         with progress_bars(is_shown=show_progress) as progress:
-            task = progress.add_task("generating", total=sum(r.params.max_tokens for r in requests))
+            task = progress.add_task("generating", total=num_tokens + len(requests))
             for output in self.run(requests):
-                progress.advance(task, len(output.tokens))
-                completions |= {done.request_id: done for done in output.completions}
-        return [self.with_text(completions[str(index)]) for index in range(len(requests))]
+                progress.advance(task, len(output.tokens) + len(output.completions))
+                completions += output.completions
+        return sorted(completions, key=lambda done: (int(done.request_id), done.sample_index))
+
+    def score(
+        self,
+        texts: Sequence[Prompt],
+        *,
+        every_loop: bool = False,
+        num_top: int = 0,
+        show_progress: bool = True,
+    ) -> list[Completion]:
+        """Scores given texts: completions without tokens, whose `prompt_scores` say how likely
+        each token was; `looped.scoring.perplexity` sums them up.
+
+        Args:
+            texts: texts (encoded as they are) or token ids, at least two tokens each.
+            every_loop: score after every loop, not after the last alone.
+            num_top: most likely tokens to list in the place of each, up to 20.
+            show_progress: a progress bar on stderr.
+
+        Raises:
+            UsageError: a text that cannot be scored; then none has been.
+        """
+        prompts = [self.encode(text) for text in texts]
+        for index, prompt in enumerate(prompts):
+            if len(prompt) < 2:
+                raise UsageError(
+                    f"text {index}: expected at least 2 tokens, since the first has no score; "
+                    f"got {len(prompt)}"
+                )
+        params = SamplingParams(
+            max_tokens=0, prompt_logprobs=num_top, prompt_logprobs_every_loop=every_loop
+        )
+        return self.generate(prompts, params, show_progress=show_progress)
 
     def run(self, requests: Sequence[GenerationRequest]) -> Iterator[StepOutput]:
         """Serves a closed set of requests, named "0", "1", …, and yields what each step brings.
 
+        Text comes with it where there is a tokenizer; a request whose text reaches one of its stop
+        strings is over at once.
         All are checked before the first runs. Leaving the iterator early aborts the rest.
         """
         if not requests:
             return
         if self.engine.has_unfinished_requests():
             raise LoopedError("this LLM is already generating; wait for it, or make another")
+        texts = TextOutputs(self.tokenizer, self.engine.abort)
         names = [str(index) for index in range(len(requests))]
         try:
             for name, request in zip(names, requests, strict=True):
-                self.engine.add_request(name, request.prompt_token_ids, request.params)
-            self.engine.warm_up([len(request.prompt_token_ids) for request in requests])
+                params = texts.register(name, request.params)
+                self.engine.add_request(name, request.prompt_token_ids, params)
+            self.engine.warm_up(
+                [
+                    len(request.prompt_token_ids)
+                    for request in requests
+                    for _ in range(request.params.n)
+                ],
+                has_scores=any(request.params.prompt_logprobs is not None for request in requests),
+            )
             while self.engine.has_unfinished_requests():
-                yield self.engine.step()
+                yield texts.add(self.engine.step())
         finally:
             for name in names:
                 self.engine.abort(name)
@@ -167,9 +214,3 @@ class LLM:
             return request
         ends = self.tokenizer.chat_end_token_ids | frozenset(request.params.stop_token_ids)
         return replace(request, params=replace(request.params, stop_token_ids=ends))
-
-    def with_text(self, completion: Completion) -> Completion:
-        """The completion with its tokens decoded, where there is a tokenizer."""
-        if self.tokenizer is None:
-            return completion
-        return replace(completion, text=self.tokenizer.decode(completion.token_ids))

@@ -1,7 +1,6 @@
 """What the engine tells its users: tokens as they come, and finished requests."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from looped.sched import FinishReason, PromptScores, Request, TokenOutput, TopLogprobs
 
@@ -23,6 +22,9 @@ class TokenEvent:
     asks for; None where it asks for none."""
     exit_depth: int
     """Loops executed for it, 1-based; the first token's is P."""
+    text: str = ""
+    """The text that it makes certain, which may be none; a stop string, or what may become one, is
+    not in it. Always empty without a tokenizer."""
 
     @classmethod
     def from_output(cls, output: TokenOutput) -> "TokenEvent":
@@ -69,7 +71,8 @@ class Completion:
     """Which of the request's n samples it is, from 0."""
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    """Emitted tokens; the one that stopped the request is the last of them."""
+    """Emitted tokens; the one that stopped the request, or completed the stop string that did, is
+    the last of them."""
     exit_depths: tuple[int, ...]
     """Loops executed for each token, 1-based."""
     logprobs: tuple[float, ...]
@@ -78,6 +81,9 @@ class Completion:
     """(token id, raw log-probability) of the most likely tokens in the place of each, as many as
     `logprobs` asks for; None where it asks for none."""
     finish_reason: FinishReason
+    stop_reason: int | str | None
+    """With finish_reason `stop`, the token id or the stop string that ended it; a string goes
+    before an id in the same place."""
     error: str | None
     """What went wrong, with finish_reason `error`."""
     seed: int
@@ -87,13 +93,16 @@ class Completion:
     num_cached_tokens: int
     """Prompt tokens that the prefix cache held."""
     text: str | None = None
-    """Decoded tokens; None where there is no tokenizer."""
+    """Decoded tokens without special ones, up to the stop string; None without a tokenizer."""
+    tokens: tuple[str, ...] | None = None
+    """Text of each emitted token by itself, special ones by name; None without a tokenizer."""
 
     @classmethod
     def from_request(cls, request: Request) -> "Completion":
         assert request.finish_reason is not None
         sampling = sampling_of(request)
         tops = [top for top in request.top_logprobs if top is not None]
+        is_stopped = request.finish_reason is FinishReason.STOP
         return cls(
             request_id=request.request_id,
             sample_index=request.sample_index,
@@ -103,27 +112,12 @@ class Completion:
             logprobs=tuple(request.logprobs),
             top_logprobs=None if sampling.num_logprobs is None else tuple(tops),
             finish_reason=request.finish_reason,
+            stop_reason=request.output_token_ids[-1] if is_stopped else None,
             error=request.error,
             seed=sampling.seed,
             prompt_scores=tuple(map(LoopScores.from_scores, request.prompt_scores)),
             num_cached_tokens=request.num_cached_tokens,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `looped generate --json` prints."""
-        return {
-            "request_id": self.request_id,
-            "prompt_token_ids": list(self.prompt_token_ids),
-            "token_ids": list(self.token_ids),
-            "text": self.text,
-            "exit_depths": list(self.exit_depths),
-            "logprobs": list(self.logprobs),
-            "top_logprobs": self.top_logprobs,
-            "finish_reason": self.finish_reason.value,
-            "error": self.error,
-            "seed": self.seed,
-            "num_cached_tokens": self.num_cached_tokens,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from looped.sched import ExitMode, ExitOptions
 
 from .errors import UsageError
 from .llm import GenerationRequest
 from .sampling_params import SamplingParams
+
+T = TypeVar("T")
 
 SAMPLING_KEYS = frozenset(
     {
@@ -23,9 +25,14 @@ SAMPLING_KEYS = frozenset(
         "presence_penalty",
         "frequency_penalty",
         "min_tokens",
+        "n",
         "logprobs",
+        "prompt_logprobs",
+        "prompt_logprobs_every_loop",
         "seed",
         "ignore_eos",
+        "stop",
+        "include_stop_str_in_output",
         "priority",
     }
 )
@@ -53,17 +60,16 @@ def read_requests(
     Raises:
         UsageError: with the line's number, for anything that is not a request.
     """
-    requests = []
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            requests.append(_parse(json.loads(line), defaults, encode))
-        except (json.JSONDecodeError, TypeError, ValueError, UsageError) as error:
-            raise UsageError(f"{path}, line {number}: {error}") from None
-    if not requests:
-        raise UsageError(f"{path} holds no request")
-    return requests
+    return _read_lines(path, lambda values: _parse(values, defaults, encode))
+
+
+def read_texts(path: Path, encode: Callable[[str], Sequence[int]]) -> list[tuple[int, ...]]:
+    """Reads a JSONL file of texts to score: `prompt` or `prompt_token_ids`, and nothing else.
+
+    Raises:
+        UsageError: with the line's number, for anything that is not such a text.
+    """
+    return _read_lines(path, lambda values: _prompt(values, PROMPT_KEYS, encode))
 
 
 def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
@@ -91,18 +97,8 @@ def with_trace(request: GenerationRequest, trace: tuple[int, ...]) -> Generation
 def _parse(
     values: Any, defaults: SamplingParams, encode: Callable[[str], Sequence[int]]
 ) -> GenerationRequest:
-    if not isinstance(values, dict):
-        raise UsageError(f"expected a JSON object, got {type(values).__name__}")
     known = PROMPT_KEYS | SAMPLING_KEYS | COLLECTION_KEYS | EXIT_KEYS.keys()
-    if unknown := sorted(values.keys() - known):
-        raise UsageError(f"unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    if ("prompt" in values) == ("prompt_token_ids" in values):
-        raise UsageError("give either prompt or prompt_token_ids")
-    if not isinstance(values.get("prompt", ""), str):
-        raise UsageError(f"prompt must be text, got {values['prompt']!r}")
-    token_ids = (
-        encode(values["prompt"]) if "prompt" in values else _integers(values, "prompt_token_ids")
-    )
+    token_ids = _prompt(values, known, encode)
     exit_values = {EXIT_KEYS[key]: values[key] for key in EXIT_KEYS if key in values}
     if "mode" in exit_values:
         exit_values["mode"] = ExitMode(exit_values["mode"])
@@ -117,7 +113,24 @@ def _parse(
         # A trace takes no other exit option, so it does not inherit any either.
         inherited = ExitOptions() if "trace" in exit_values else defaults.exit
         options["exit"] = replace(inherited, **exit_values)
-    return GenerationRequest(prompt_token_ids=tuple(token_ids), params=replace(defaults, **options))
+    return GenerationRequest(prompt_token_ids=token_ids, params=replace(defaults, **options))
+
+
+def _prompt(
+    values: Any, known: frozenset[str], encode: Callable[[str], Sequence[int]]
+) -> tuple[int, ...]:
+    """Token ids of an object's prompt; it may have no other keys than the known ones."""
+    if not isinstance(values, dict):
+        raise UsageError(f"expected a JSON object, got {type(values).__name__}")
+    if unknown := sorted(values.keys() - known):
+        raise UsageError(f"unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if ("prompt" in values) == ("prompt_token_ids" in values):
+        raise UsageError("give either prompt or prompt_token_ids")
+    if "prompt_token_ids" in values:
+        return _integers(values, "prompt_token_ids")
+    if not isinstance(values["prompt"], str):
+        raise UsageError(f"prompt must be text, got {values['prompt']!r}")
+    return tuple(encode(values["prompt"]))
 
 
 def _integers(values: dict[str, Any], key: str) -> tuple[int, ...]:
@@ -132,6 +145,21 @@ def _logit_bias(listed: Any) -> dict[int, Any]:
     if not isinstance(listed, dict) or not all(key.isdecimal() for key in listed):
         raise UsageError(f'logit_bias must be an object such as {{"12": -3.5}}, got {listed!r}')
     return {int(key): value for key, value in listed.items()}
+
+
+def _read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
+    """One parsed value for every line that is not empty, at least one."""
+    parsed = []
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            parsed.append(parse(json.loads(line)))
+        except (json.JSONDecodeError, TypeError, ValueError, UsageError) as error:
+            raise UsageError(f"{path}, line {number}: {error}") from None
+    if not parsed:
+        raise UsageError(f"{path} holds no request")
+    return parsed
 
 
 def _read(path: Path) -> str:

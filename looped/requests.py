@@ -75,9 +75,11 @@ def build_requests(
     """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
     Raises:
-        UsageError: for exit options that contradict each other, a bias outside the vocabulary, or
-            min_tokens where every token ends the request.
+        UsageError: for stop strings, exit options that contradict each other, a bias outside the
+            vocabulary, or min_tokens where every token ends the request.
     """
+    if params.stop:
+        raise UsageError(f"stop strings need a tokenizer: use LLM; got stop {params.stop!r}")
     try:
         exit_rule = resolve_exit(params.exit, exit_defaults, num_planes)
     except RequestError as error:

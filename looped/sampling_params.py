@@ -1,6 +1,6 @@
 """What a user asks of one request: how tokens are drawn, when to stop, when to leave the loops."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.1, 10.0
 MAX_ADDED_PENALTY = 2.0
 """Presence and frequency penalties lie between this and its negative."""
 MAX_SAMPLES = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_LENGTH = 256
+"""In characters."""
 WHOLE_NUMBERS = ("max_tokens", "n", "min_tokens", "priority")
 OPTIONAL_WHOLE_NUMBERS = ("top_k", "logprobs", "prompt_logprobs", "seed")
 RANGES = {
@@ -60,7 +63,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit for every time it is in the output."""
     min_tokens: int = 0
-    """No stop id, the model's end of sequence among them, is drawn before so many tokens."""
+    """No stop id, the model's end of sequence among them, is drawn before so many tokens, and no
+    stop string that ends before that counts."""
     logprobs: int | None = None
     """Return the log-probabilities of so many most likely tokens with every token, 0 to 20; None
     returns no list. The emitted token's own comes in any case."""
@@ -74,6 +78,12 @@ class SamplingParams:
     """Seed of this request's draws; None draws a fresh one, which the output names."""
     stop_token_ids: Iterable[int] = frozenset()
     """Further ids that end the request, beside the model's end of sequence."""
+    stop: Sequence[str] = ()
+    """Up to 16 texts, 1 to 256 characters each, or one; the first in the output ends the request,
+    whatever tokens spell it, and the text ends before it. Needs a tokenizer: `LLM`, not the engine
+    by itself."""
+    include_stop_str_in_output: bool = False
+    """The text ends with the stop string, not before it."""
     ignore_eos: bool = False
     """Do not stop at the model's end of sequence."""
     exit: ExitOptions = field(default_factory=ExitOptions)
@@ -90,10 +100,13 @@ class SamplingParams:
         for name in ("temperature", "top_p", *RANGES):
             if type(getattr(self, name)) not in (int, float):
                 raise UsageError(f"{name} must be a number, got {getattr(self, name)!r}")
-        for name in ("ignore_eos", "prompt_logprobs_every_loop"):
+        for name in ("ignore_eos", "include_stop_str_in_output", "prompt_logprobs_every_loop"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} must be true or false, got {getattr(self, name)!r}")
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if self.include_stop_str_in_output and not self.stop:
+            raise UsageError("include_stop_str_in_output needs a stop string, got no stop")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         if self.max_tokens < (1 if self.prompt_logprobs is None else 0):
             raise UsageError(
@@ -150,6 +163,21 @@ def _token_ids(values: Any) -> frozenset[int]:
     if any(type(value) is not int for value in ids):
         raise UsageError(f"stop_token_ids must be whole numbers, got {values!r}")
     return frozenset(ids)
+
+
+def _stop_strings(values: Any) -> tuple[str, ...]:
+    """Stop strings of one text or several, in range."""
+    texts = (values,) if isinstance(values, str) else values
+    if not isinstance(texts, list | tuple) or any(not isinstance(text, str) for text in texts):
+        raise UsageError(f"stop must be a text or a list of texts, got {values!r}")
+    if len(texts) > MAX_STOP_STRINGS:
+        raise UsageError(f"stop takes at most {MAX_STOP_STRINGS} texts, got {len(texts)}")
+    for text in texts:
+        if not 1 <= len(text) <= MAX_STOP_STRING_LENGTH:
+            raise UsageError(
+                f"stop takes texts of 1 to {MAX_STOP_STRING_LENGTH} characters, got {len(text)}"
+            )
+    return tuple(texts)
 
 
 def _checked_bias(values: Any) -> dict[int, float]:

@@ -75,6 +75,13 @@ class Tokenizer:
         """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD."""
         return self._fast.decode(list(ids), skip_special_tokens=True)
 
+    def token_text(self, token_id: int) -> str:
+        """Text of one token by itself: a special token's name, U+FFFD for a part of a character.
+
+        An id that only the model knows, as padded vocabularies have, is an empty text.
+        """
+        return self._fast.decode([token_id], skip_special_tokens=False)
+
 
 class Detokenizer:
     """Turns a growing sequence of token ids into text, piece by piece.

@@ -60,15 +60,31 @@ def generate(
     frequency_penalty: Annotated[
         float, typer.Option(help="The same for every time that they occur; -2 to 2.")
     ] = 0.0,
+    n: Annotated[int, typer.Option("--n", help="Samples per prompt, up to 128.")] = 1,
     min_tokens: Annotated[int, typer.Option(help="Do not stop before so many tokens.")] = 0,
     logprobs: Annotated[
         int | None,
         typer.Option(help="Most likely tokens to list with every token, up to 20; with --json."),
     ] = None,
+    prompt_logprobs: Annotated[
+        int | None,
+        typer.Option(help="The same for the tokens of the prompt, with their own; with --json."),
+    ] = None,
+    prompt_logprobs_every_loop: Annotated[
+        bool,
+        typer.Option("--prompt-logprobs-every-loop", help="After every loop, not just the last."),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws; else a fresh one.")] = None,
     exit_trace: Annotated[
         Path | None, typer.Option(help="JSON: recorded exit depths, one list per prompt.")
     ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+    ] = None,
+    include_stop_str_in_output: Annotated[
+        bool,
+        typer.Option("--include-stop-str-in-output", help="End after the --stop text instead."),
+    ] = False,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop early.")] = False,
     eos_token_id: Annotated[
         list[int] | None, typer.Option(help="Stop at these ids instead of the checkpoint's.")
@@ -92,8 +108,9 @@ def generate(
     for file in (requests, exit_trace):
         if file is not None and not file.is_file():
             raise UsageError(f"{file} cannot be read: there is no such file")
-    if logprobs is not None and not as_json:
-        raise UsageError("--logprobs is for machines to read; add --json")
+    for flag, value in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+        if value is not None and not as_json:
+            raise UsageError(f"{flag} is for machines to read; add --json")
     if exit_trace is not None:
         refuse_exit_options(engine_config)
     params = SamplingParams(
@@ -107,8 +124,13 @@ def generate(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         min_tokens=min_tokens,
+        n=n,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        prompt_logprobs_every_loop=prompt_logprobs_every_loop,
         seed=seed,
+        stop=stop or (),
+        include_stop_str_in_output=include_stop_str_in_output,
         ignore_eos=ignore_eos,
     )
     given_ids = [parse_token_ids(text) for text in prompt_ids or []]
@@ -140,9 +162,16 @@ def generate(
 
 def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> None:
     """Serves the requests, prints them in order, and says at the end what it took."""
+    from looped.completion_json import completion_to_json
+
     from .streaming import OrderedTextPrinter
 
-    printer = OrderedTextPrinter(len(requests), llm.tokenizer)
+    names = [
+        (str(index), sample_index)
+        for index, request in enumerate(requests)
+        for sample_index in range(request.params.n)
+    ]
+    printer = OrderedTextPrinter(names, has_text=llm.tokenizer is not None)
     completions = {}
     started = None
     num_printed = 0
@@ -153,15 +182,16 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
             for event in output.tokens:
                 printer.add(event)
         for done in output.completions:
-            completions[done.request_id] = llm.with_text(done)
+            completions[done.request_id, done.sample_index] = done
             if not as_json:
                 printer.finish(done)
-        while as_json and str(num_printed) in completions:
-            print(json.dumps(completions[str(num_printed)].to_json()), flush=True)
+        while as_json and num_printed < len(names) and names[num_printed] in completions:
+            values = completion_to_json(completions[names[num_printed]], llm.tokenizer)
+            print(json.dumps(values), flush=True)
             num_printed += 1
-    for index, completion in sorted(completions.items(), key=lambda entry: int(entry[0])):
-        if completion.error is not None:
-            logger.error("prompt %s: %s", index, completion.error)
+    for name in names:
+        if name in completions and completions[name].error is not None:
+            logger.error("prompt %s, sample %d: %s", *name, completions[name].error)
     logger.info("%s", statistics(llm.engine.stats(), time.perf_counter() - (started or 0.0)))
     if any(completion.error is not None for completion in completions.values()):
         raise typer.Exit(1)
@@ -193,7 +223,8 @@ def statistics(stats: "EngineStats", seconds: float) -> str:
     return (
         f"launches: {launches}; {stats.num_mixed_launches} mixed; "
         f"rows: {stats.num_prompt_rows} prompt, {stats.num_decode_rows} decode, "
-        f"{stats.num_coda_rows} coda, all real, and {stats.num_padded_rows} padded; "
+        f"{stats.num_coda_rows} coda, {stats.num_score_rows} score, all real, and "
+        f"{stats.num_padded_rows} padded; "
         f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
         f"{stats.num_output_tokens} tokens, {rate} tokens/s"
     )

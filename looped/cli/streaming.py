@@ -1,41 +1,38 @@
 """Text on stdout while it is made, in the order of the prompts, however they finish."""
 
+from collections.abc import Sequence
+
 from looped.outputs import Completion, TokenEvent
-from looped.tokenizer import Detokenizer, Tokenizer
 
 
 class OrderedTextPrinter:
-    """Prints the first unfinished prompt's text as it comes and holds back that of the others.
+    """Prints the first unfinished sample's text as it comes and holds back that of the others.
 
     Args:
-        num_prompts: prompts are named "0", "1", …
-        tokenizer: None prints token ids.
+        names: request id and sample index of each sample, in the order in which to print them.
+        has_text: whether outputs come with text; otherwise token ids are printed.
     """
 
-    def __init__(self, num_prompts: int, tokenizer: Tokenizer | None) -> None:
-        self._detokenizers: list[Detokenizer | None] = [
-            None if tokenizer is None else Detokenizer(tokenizer) for _ in range(num_prompts)
-        ]
-        self._held = [""] * num_prompts
-        self._is_done = [False] * num_prompts
+    def __init__(self, names: Sequence[tuple[str, int]], *, has_text: bool) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+        self._has_text = has_text
+        self._num_characters = [0] * len(names)
+        self._held = [""] * len(names)
+        self._is_done = [False] * len(names)
         self._current = 0
 
     def add(self, event: TokenEvent) -> None:
-        """One new token of any prompt."""
-        index = int(event.request_id)
-        detokenizer = self._detokenizers[index]
-        if detokenizer is None:
-            self._held[index] += f"{event.token_id} "
-        else:
-            self._held[index] += detokenizer.add(event.token_id)
+        """One new token of any sample."""
+        place = self._places[event.request_id, event.sample_index]
+        self._held[place] += event.text if self._has_text else f"{event.token_id} "
+        self._num_characters[place] += len(event.text)
         self._flush()
 
     def finish(self, completion: Completion) -> None:
-        """One prompt is complete: its line ends."""
-        index = int(completion.request_id)
-        detokenizer = self._detokenizers[index]
-        self._held[index] += (detokenizer.finish() if detokenizer is not None else "") + "\n"
-        self._is_done[index] = True
+        """One sample is complete: what its events have not brought follows, and its line ends."""
+        place = self._places[completion.request_id, completion.sample_index]
+        self._held[place] += (completion.text or "")[self._num_characters[place] :] + "\n"
+        self._is_done[place] = True
         self._flush()
 
     def _flush(self) -> None:

@@ -26,11 +26,45 @@ def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
     result = json.loads(looped(*common, "--prompt-ids", "5,6", *flags, *biased).stdout)
     # The stop id, the likeliest by far, is held back for three tokens.
     assert result["token_ids"] == [8, 8, 8, 9]
-    assert [len(pairs) for pairs in result["top_logprobs"]] == [2] * 4
+    assert [len(listed) for listed in result["top_logprobs"]] == [2] * 4
+    assert len(result["tokens"]) == 4
+    assert result["stop_reason"] == 9
     requests = tmp_path / "requests.jsonl"
     line = {"prompt_token_ids": [5, 6], "logit_bias": {"9": 100, "8": 90.5}, **options}
     requests.write_text(json.dumps(line))
     assert json.loads(looped(*common, "--requests", requests).stdout) == result
+
+
+def test_streamed_text_ends_before_a_stop_string_and_shows_no_part_of_one(tiny_folder, tmp_path):
+    common = (
+        "generate", "--model", tiny_folder, "--max-tokens", 12, "--ignore-eos",
+        "--repetition-penalty", 1.5,
+    )  # fmt: skip
+    prompt = ("--prompt-ids", "5,6,7")
+    plain = json.loads(looped(*common, *prompt, "--json").stdout)
+    tokens = plain["tokens"]
+    assert (plain["finish_reason"], plain["stop_reason"]) == ("length", None)
+    stop = tokens[3][-1] + tokens[4] + tokens[5][0]
+    # The other one begins as the output does, and never comes whole.
+    stops = ("--stop", stop, "--stop", tokens[0] + tokens[1] + "~")
+    before = plain["text"].partition(stop)[0]
+    assert looped(*common, *prompt, *stops).stdout == before + "\n"
+    inclusive = looped(*common, *prompt, *stops, "--include-stop-str-in-output", "--json").stdout
+    result = json.loads(inclusive)
+    assert (result["text"], result["tokens"]) == (before + stop, tokens[:6])
+    assert (result["finish_reason"], result["stop_reason"]) == ("stop", stop)
+    requests = tmp_path / "requests.jsonl"
+    lines = [
+        {"prompt_token_ids": [5, 6, 7], "stop": [stop, "~"]},
+        {"prompt_token_ids": [5, 6, 7], "stop": stop, "include_stop_str_in_output": True},
+        # A part that the last token leaves incomplete is text after all.
+        {"prompt_token_ids": [5, 6, 7], "stop": stop, "max_tokens": 5},
+        {"prompt_token_ids": [5, 6, 7]},
+    ]
+    requests.write_text("\n".join(map(json.dumps, lines)))
+    printed = looped(*common, "--requests", requests).stdout
+    texts = [before, before + stop, "".join(tokens[:5]), plain["text"]]
+    assert printed == "".join(text + "\n" for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +75,8 @@ def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
         (("--logit-bias", "1=1", "--logit-bias", "1=2"), "got two for 1"),
         (("--logit-bias", "1=101"), "logit_bias must be in -100 to 100"),
         (("--logprobs", "2"), "--logprobs is for machines to read; add --json"),
+        (("--include-stop-str-in-output",), "include_stop_str_in_output needs a stop string"),
+        (("--stop", ""), "stop takes texts of 1 to 256 characters, got 0"),
         (("--repetition-penalty", "0"), "repetition_penalty must be in 0.1 to 10"),
     ],
 )

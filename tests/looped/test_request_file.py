@@ -61,9 +61,25 @@ def test_a_line_may_name_every_sampling_option(tmp_path):
     )
 
 
+def test_stop_strings_are_a_text_or_a_list_of_texts(tmp_path):
+    one, several = read(
+        tmp_path,
+        {"prompt": "a", "stop": "é\n", "include_stop_str_in_output": True},
+        {"prompt": "a", "stop": ["a", "b"]},
+    )
+    assert (one.params.stop, one.params.include_stop_str_in_output) == (("é\n",), True)
+    assert (several.params.stop, several.params.include_stop_str_in_output) == (("a", "b"), False)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ({"prompt": "a", "stop": 1}, "line 1: stop must be a text or a list of texts, got 1"),
+        ({"prompt": "a", "stop": [""]}, "stop takes texts of 1 to 256 characters, got 0"),
+        (
+            {"prompt": "a", "include_stop_str_in_output": True},
+            "include_stop_str_in_output needs a stop string",
+        ),
         ({"prompt": "a", "logit_bias": [1]}, "logit_bias must be an object such as"),
         ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias must be an object such as"),
         ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias must map token ids to numbers"),

@@ -217,9 +217,25 @@ def test_without_a_seed_draws_are_fresh_and_the_seed_repeats_them(tiny_folder):
         ({"logprobs": -1}, "logprobs must be in 0 to 20"),
         ({"logprobs": True}, "logprobs must be a whole number"),
         ({"seed": -1}, "seed must be 0 to"),
+        ({"stop": 5}, "stop must be a text or a list of texts, got 5"),
+        ({"stop": ["a", 5]}, r"stop must be a text or a list of texts, got \['a', 5\]"),
+        ({"stop": {"a": "b"}}, "stop must be a text or a list of texts"),
+        ({"stop": ["a"] * 17}, "stop takes at most 16 texts, got 17"),
+        ({"stop": ["a", ""]}, "stop takes texts of 1 to 256 characters, got 0"),
+        ({"stop": "a" * 257}, "stop takes texts of 1 to 256 characters, got 257"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output needs a stop string"),
+        (
+            {"stop": "a", "include_stop_str_in_output": 1},
+            "include_stop_str_in_output must be true or false, got 1",
+        ),
         ({"seed": 2**63}, "seed must be 0 to"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options, message):
     with pytest.raises(UsageError, match=message):
         SamplingParams(**options)
+
+
+def test_one_stop_string_needs_no_list():
+    assert SamplingParams(stop="end").stop == ("end",)
+    assert SamplingParams(stop=["a", "b" * 256]).stop == ("a", "b" * 256)

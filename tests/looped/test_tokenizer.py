@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_tokenizers import BYTE_CHARACTERS, cut
 from checkpoints import FIXTURES, REMOVED, change_json, copy_fixture, write_json
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models
 
 from looped.chat import ChatTemplate
 from looped.errors import LoopedError
@@ -30,26 +31,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_folder(FIXTURES / "ouro-tiny")
 
 
-def byte_characters() -> dict[int, str]:
-    """The character by which a byte-level vocabulary spells each byte (GPT-2's table)."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    table = {byte: chr(byte) for byte in shown}
-    return table | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
-
-
-BYTE_CHARACTERS = byte_characters()
-
-
 @pytest.fixture(scope="module")
 def byte_tokenizer() -> Tokenizer:
-    """No merges at all: token id = byte, so that every character is split at every byte."""
-    fast = FastTokenizer(
-        models.BPE({character: byte for byte, character in BYTE_CHARACTERS.items()}, [])
-    )
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = decoders.ByteLevel()
-    return Tokenizer(fast, template=None, stop_token_ids=frozenset())
+    """Token id = byte, so that every character is split at every byte."""
+    return cut([bytes([byte]) for byte in range(256)])[0]
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
@@ -76,6 +61,13 @@ def test_a_raw_text_gets_no_template_and_no_extra_token(tokenizer: Tokenizer) ->
 def test_special_tokens_are_left_out_of_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("Hi!")
     assert tokenizer.decode([1, *ids, 2, 0]) == "Hi!"
+
+
+def test_a_token_by_itself_has_its_text_or_its_name(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(" the 😀")
+    assert "".join(map(tokenizer.token_text, ids)).startswith(" the \ufffd")
+    assert tokenizer.token_text(2) == "<|im_end|>"
+    assert tokenizer.token_text(VOCAB_SIZE + 1) == ""
 
 
 def test_a_missing_tokenizer_is_refused(folder: Path) -> None:

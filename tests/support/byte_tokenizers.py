@@ -1,0 +1,29 @@
+"""Tokenizers whose tokens are whatever bytes a test wants, so that any text can be cut anywhere."""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models
+
+from looped.tokenizer import Tokenizer
+
+
+def byte_characters() -> dict[int, str]:
+    """The character by which a byte-level vocabulary spells each byte (GPT-2's table)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    table = {byte: chr(byte) for byte in shown}
+    return table | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+
+
+BYTE_CHARACTERS = byte_characters()
+
+
+def cut(pieces: Sequence[bytes]) -> tuple[Tokenizer, list[int]]:
+    """A tokenizer that has these pieces for tokens, and their ids in this order."""
+    spelled = ["".join(BYTE_CHARACTERS[byte] for byte in piece) for piece in pieces]
+    ids = {text: token_id for token_id, text in enumerate(dict.fromkeys([*spelled, "unknown"]))}
+    fast = FastTokenizer(models.WordLevel(ids, unk_token="unknown"))
+    fast.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(fast, template=None, stop_token_ids=frozenset())
+    return tokenizer, [ids[text] for text in spelled]
