@@ -161,7 +161,7 @@ def test_the_readmes_commands_run(tmp_path):
     for command in ran:
         looped_path = Path(sys.executable).parent
         done = subprocess.run(
-            command.replace("tests/fixtures", str(ROOT / "tests/fixtures")),
+            re.sub(r"\b(tests/fixtures|examples)/", rf"{ROOT}/\1/", command),
             shell=True, capture_output=True, text=True, cwd=tmp_path,
             env=os.environ | {"PATH": f"{looped_path}:{os.environ['PATH']}"},
         )  # fmt: skip
