@@ -1,0 +1,63 @@
+"""Engines for the stages: on the fixtures, and on random weights in a benchmark's shape."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from looped.config import ModelConfig
+from looped.engine import LLMEngine
+from looped.engine_config import EngineConfig
+from looped.loading import LoadedModel, load_folder
+from looped.models import OuroModel, stack_layers
+from looped.outputs import Completion
+from looped.pallas_kernels import BACKENDS
+
+FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
+
+SMALL = EngineConfig(
+    max_num_seqs=8,
+    max_num_batched_tokens=32,
+    prefill_chunk_size=16,
+    max_model_len=96,
+    num_blocks=4 * 8 * 6,
+)
+
+
+def fixture_engine(name: str, *, dtype: str = "float32", **options: Any) -> LLMEngine:
+    """A small engine on a tiny checkpoint; cached keys and values are of the model's type."""
+    config = replace(SMALL, kv_cache_dtype=dtype, **options)
+    return LLMEngine(load_folder(FIXTURES / name, dtype=dtype, layers=config.layers), config)
+
+
+def drain(engine: LLMEngine) -> dict[str, Completion]:
+    completions: dict[str, Completion] = {}
+    while engine.has_unfinished_requests():
+        completions |= {done.request_id: done for done in engine.step().completions}
+    return completions
+
+
+def backends_here(*, is_rehearsal: bool) -> list[str]:
+    """Backends that this machine can run; the Triton ones need a GPU."""
+    return [name for name in BACKENDS if not (is_rehearsal and name.startswith("triton"))]
+
+
+def random_model(*, is_rehearsal: bool, layers: str) -> LoadedModel:
+    """Random bfloat16 weights in the 1.4B shape, made on the device; a tiny one to rehearse."""
+    config = ModelConfig.from_file(FIXTURES / "ouro-tiny" / "config.json")
+    if not is_rehearsal:
+        config = replace(
+            config, num_layers=24, hidden_size=2048, num_heads=16, num_kv_heads=16, head_dim=128,
+            intermediate_size=5632, vocab_size=49152,
+        )  # fmt: skip
+
+    def build() -> OuroModel:
+        return OuroModel(config, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0))
+
+    model = jax.block_until_ready(nnx.jit(build)())
+    if layers == "scanned":
+        model = stack_layers(model)
+    return LoadedModel(Path("random-1.4b"), config, model, "bfloat16", layers)
