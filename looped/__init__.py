@@ -22,19 +22,22 @@ if TYPE_CHECKING:
     from .engine import LLMEngine
     from .engine_config import EngineConfig
     from .errors import LoopedError, UsageError
-    from .llm import LLM
+    from .llm import LLM, GenerationRequest
     from .loading import LoadedModel, load_folder
-    from .outputs import Completion, StepOutput, TokenEvent
+    from .outputs import Completion, LoopScores, StepOutput, TokenEvent
     from .sampling_params import SamplingParams
+    from .scoring import perplexities
     from .tokenizer import Detokenizer, Tokenizer
 
 _HOMES = {
     "Completion": ".outputs",
     "Detokenizer": ".tokenizer",
     "EngineConfig": ".engine_config",
+    "GenerationRequest": ".llm",
     "LLM": ".llm",
     "LLMEngine": ".engine",
     "LoadedModel": ".loading",
+    "LoopScores": ".outputs",
     "LoopedError": ".errors",
     "ModelConfig": ".config",
     "SamplingParams": ".sampling_params",
@@ -43,6 +46,7 @@ _HOMES = {
     "Tokenizer": ".tokenizer",
     "UsageError": ".errors",
     "load_folder": ".loading",
+    "perplexities": ".scoring",
 }
 
 __all__ = [
@@ -50,8 +54,10 @@ __all__ = [
     "Completion",
     "Detokenizer",
     "EngineConfig",
+    "GenerationRequest",
     "LLMEngine",
     "LoadedModel",
+    "LoopScores",
     "LoopedError",
     "ModelConfig",
     "SamplingParams",
@@ -60,6 +66,7 @@ __all__ = [
     "Tokenizer",
     "UsageError",
     "load_folder",
+    "perplexities",
 ]
 
 

@@ -1,5 +1,6 @@
 """A completion as the JSON object that `looped generate --json` prints."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from looped.sched import TopLogprobs
@@ -15,6 +16,7 @@ def completion_to_json(completion: Completion, tokenizer: Tokenizer | None) -> d
         "request_id": completion.request_id,
         "sample_index": completion.sample_index,
         "prompt_token_ids": list(completion.prompt_token_ids),
+        "prompt_tokens": token_texts(completion.prompt_token_ids, tokenizer),
         "prompt_scores": [scores_to_json(scores, tokenizer) for scores in completion.prompt_scores],
         "token_ids": list(completion.token_ids),
         "tokens": None if completion.tokens is None else list(completion.tokens),
@@ -30,17 +32,20 @@ def completion_to_json(completion: Completion, tokenizer: Tokenizer | None) -> d
     }
 
 
+def token_texts(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str] | None:
+    """Text of each token by itself; None without a tokenizer."""
+    return None if tokenizer is None else [tokenizer.token_text(token) for token in token_ids]
+
+
 def scores_to_json(scores: LoopScores, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Scores of a prompt after one loop; the first token, which has none, is null in each list."""
-    best, tops = scores.best_token_ids, scores.top_logprobs
+    best = scores.best_token_ids
     return {
         "loop": scores.loop,
         "logprobs": [None, *scores.logprobs],
         "best_token_ids": [None, *best],
         "best_tokens": None if tokenizer is None else [None, *map(tokenizer.token_text, best)],
-        "top_logprobs": None
-        if tops is None
-        else [None, *(alternatives(top, tokenizer) for top in tops)],
+        "top_logprobs": [None, *(alternatives(top, tokenizer) for top in scores.top_logprobs)],
     }
 
 

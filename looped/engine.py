@@ -78,8 +78,8 @@ class LLMEngine:
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
-        self._unfinished: dict[str, set[Request]] = {}
-        """Samples of each request that have not ended, by id."""
+        self._unfinished: dict[str, dict[int, Request]] = {}
+        """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
 
     def warm_up(self, prompt_lengths: list[int] | None = None, *, has_scores: bool = True) -> None:
@@ -128,6 +128,13 @@ class LLMEngine:
                 f"request {request_id!r}: expected an id of its own, got one of an unfinished "
                 "request"
             )
+        policy = self.scheduler.policy
+        if params.prompt_logprobs_every_loop and policy.runs_all_depths:
+            raise UsageError(
+                f"request {request_id!r}: prompt_logprobs_every_loop needs launches of one depth, "
+                f"and policy {policy.name} runs every depth in one; choose another policy, or "
+                "leave it out to score the last loop"
+            )
         requests = build_requests(
             request_id,
             prompt_token_ids,
@@ -142,7 +149,7 @@ class LLMEngine:
                 self.scheduler.add(request)
         except RequestError as error:
             raise UsageError(str(error)) from None
-        self._unfinished[request_id] = set(requests)
+        self._unfinished[request_id] = {request.sample_index: request for request in requests}
 
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
@@ -150,13 +157,13 @@ class LLMEngine:
         Its id may be used again at once, when no sample is left.
 
         Returns:
-            Completions of the samples that have ended now, none for an unknown request. Those of
-            samples in flight are brought by a later step.
+            Completions of the samples that have ended now, in order, none for an unknown request.
+            Those of samples in flight are brought by a later step.
         """
         samples = [
             request
-            for request in self._unfinished.get(request_id, ())
-            if sample_index in (None, request.sample_index)
+            for index, request in self._unfinished.get(request_id, {}).items()
+            if sample_index in (None, index)
         ]
         for request in samples:
             self._forget(request)
@@ -247,7 +254,8 @@ class LLMEngine:
 
     def _forget(self, request: Request) -> None:
         """Takes a sample out of its request; after an abort the id may be another request's."""
-        samples = self._unfinished.get(request.request_id, set())
-        samples.discard(request)
-        if not samples:
-            self._unfinished.pop(request.request_id, None)
+        samples = self._unfinished.get(request.request_id, {})
+        if samples.get(request.sample_index) is request:
+            del samples[request.sample_index]
+            if not samples:
+                del self._unfinished[request.request_id]

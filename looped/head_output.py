@@ -77,9 +77,7 @@ class HeadOutput:
             self.logprobs[:num_rows].tolist(),
             self.token_ids[:num_rows].tolist(),
             bool((self.is_finite[:num_rows] != 0).all()),
-            [self._alternatives(row, num_logprobs) for row in range(num_rows)]
-            if num_logprobs
-            else None,
+            [self._alternatives(row, num_logprobs) for row in range(num_rows)],
         )
 
     def _alternatives(self, row: int, count: int) -> TopLogprobs:

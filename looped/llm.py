@@ -34,6 +34,13 @@ class GenerationRequest:
     params: SamplingParams
 
 
+def score_params(*, every_loop: bool, num_top: int) -> SamplingParams:
+    """Options that score a text and generate nothing."""
+    return SamplingParams(
+        max_tokens=0, prompt_logprobs=num_top, prompt_logprobs_every_loop=every_loop
+    )
+
+
 class LLM:
     """A model with its tokenizer and an engine.
 
@@ -135,7 +142,7 @@ class LLM:
         show_progress: bool = True,
     ) -> list[Completion]:
         """Scores given texts: completions without tokens, whose `prompt_scores` say how likely
-        each token was; `looped.scoring.perplexity` sums them up.
+        each token was; `looped.perplexities` sums them up.
 
         Args:
             texts: texts (encoded as they are) or token ids, at least two tokens each.
@@ -153,9 +160,7 @@ class LLM:
                     f"text {index}: expected at least 2 tokens, since the first has no score; "
                     f"got {len(prompt)}"
                 )
-        params = SamplingParams(
-            max_tokens=0, prompt_logprobs=num_top, prompt_logprobs_every_loop=every_loop
-        )
+        params = score_params(every_loop=every_loop, num_top=num_top)
         return self.generate(prompts, params, show_progress=show_progress)
 
     def run(self, requests: Sequence[GenerationRequest]) -> Iterator[StepOutput]:
@@ -212,5 +217,7 @@ class LLM:
         """
         if self.tokenizer is None or request.params.ignore_eos or self._has_own_ends:
             return request
-        ends = self.tokenizer.chat_end_token_ids | frozenset(request.params.stop_token_ids)
+        vocab_size = self.engine.model_config.vocab_size
+        known = {token for token in self.tokenizer.chat_end_token_ids if token < vocab_size}
+        ends = known | frozenset(request.params.stop_token_ids)
         return replace(request, params=replace(request.params, stop_token_ids=ends))

@@ -49,8 +49,9 @@ class LoopScores:
     """Raw log-probability of each token, float32."""
     best_token_ids: tuple[int, ...]
     """The most likely token in the place of each."""
-    top_logprobs: tuple[TopLogprobs, ...] | None
-    """The most likely tokens in the place of each; None where 0 are asked for."""
+    top_logprobs: tuple[TopLogprobs, ...]
+    """(token id, raw log-probability) of the most likely tokens in the place of each, as many as
+    `prompt_logprobs` asks for."""
 
     @classmethod
     def from_scores(cls, scores: PromptScores) -> "LoopScores":
@@ -58,7 +59,7 @@ class LoopScores:
             loop=scores.loop,
             logprobs=tuple(scores.logprobs),
             best_token_ids=tuple(scores.best_token_ids),
-            top_logprobs=tuple(scores.top_logprobs) or None,
+            top_logprobs=tuple(scores.top_logprobs),
         )
 
 

@@ -69,7 +69,16 @@ def read_texts(path: Path, encode: Callable[[str], Sequence[int]]) -> list[tuple
     Raises:
         UsageError: with the line's number, for anything that is not such a text.
     """
-    return _read_lines(path, lambda values: _prompt(values, PROMPT_KEYS, encode))
+
+    def parse(values: Any) -> tuple[int, ...]:
+        token_ids = _prompt(values, PROMPT_KEYS, encode)
+        if len(token_ids) < 2:
+            raise UsageError(
+                f"expected at least 2 tokens, since the first has no score; got {len(token_ids)}"
+            )
+        return token_ids
+
+    return _read_lines(path, parse)
 
 
 def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
@@ -101,7 +110,7 @@ def _parse(
     token_ids = _prompt(values, known, encode)
     exit_values = {EXIT_KEYS[key]: values[key] for key in EXIT_KEYS if key in values}
     if "mode" in exit_values:
-        exit_values["mode"] = ExitMode(exit_values["mode"])
+        exit_values["mode"] = _exit_mode(exit_values["mode"])
     if "trace" in exit_values:
         exit_values["trace"] = _integers(values, "exit_trace")
     options: dict[str, Any] = {key: values[key] for key in SAMPLING_KEYS if key in values}
@@ -133,6 +142,12 @@ def _prompt(
     return tuple(encode(values["prompt"]))
 
 
+def _exit_mode(value: Any) -> ExitMode:
+    if value not in list(ExitMode):
+        raise UsageError(f"exit_mode must be one of {', '.join(ExitMode)}; got {value!r}")
+    return ExitMode(value)
+
+
 def _integers(values: dict[str, Any], key: str) -> tuple[int, ...]:
     listed = values[key]
     if not isinstance(listed, list) or not all(type(value) is int for value in listed):
@@ -144,7 +159,10 @@ def _logit_bias(listed: Any) -> dict[int, Any]:
     """A bias by token id; JSON has only text for keys."""
     if not isinstance(listed, dict) or not all(key.isdecimal() for key in listed):
         raise UsageError(f'logit_bias must be an object such as {{"12": -3.5}}, got {listed!r}')
-    return {int(key): value for key, value in listed.items()}
+    biases = {int(key): value for key, value in listed.items()}
+    if len(biases) < len(listed):
+        raise UsageError(f"logit_bias takes one value a token, got {listed!r}")
+    return biases
 
 
 def _read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:

@@ -75,25 +75,31 @@ def build_requests(
     """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
     Raises:
-        UsageError: for stop strings, exit options that contradict each other, a bias outside the
-            vocabulary, or min_tokens where every token ends the request.
+        UsageError: for stop strings, exit options that contradict each other, a bias or a stop id
+            outside the vocabulary, or min_tokens where every token ends the request.
     """
+    name = f"request {request_id!r}"
     if params.stop:
-        raise UsageError(f"stop strings need a tokenizer: use LLM; got stop {params.stop!r}")
+        raise UsageError(
+            f"{name}: stop strings need a tokenizer: use LLM; got stop {params.stop!r}"
+        )
     try:
         exit_rule = resolve_exit(params.exit, exit_defaults, num_planes)
     except RequestError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{name}: {error}") from None
+    for option in ("stop_token_ids", "logit_bias"):
+        outside = [i for i in getattr(params, option) if not 0 <= i < vocab_size]
+        if outside:
+            raise UsageError(
+                f"{name}: {option} must name token ids in 0..{vocab_size - 1}, got {outside[0]}"
+            )
     ends = frozenset() if params.ignore_eos else eos_token_ids
     stop_token_ids = ends | frozenset(params.stop_token_ids)
     drawable_stops = [token_id for token_id in stop_token_ids if 0 <= token_id < vocab_size]
     if params.min_tokens > 0 and len(drawable_stops) == vocab_size:
         raise UsageError(
-            f"min_tokens must be 0 where every token is a stop id, got {params.min_tokens}"
+            f"{name}: min_tokens must be 0 where every token is a stop id, got {params.min_tokens}"
         )
-    outside = [token_id for token_id in params.logit_bias if not 0 <= token_id < vocab_size]
-    if outside:
-        raise UsageError(f"logit_bias must name token ids in 0..{vocab_size - 1}, got {outside[0]}")
     sampling = RequestSampling(
         temperature=params.temperature,
         top_k=min(params.top_k or vocab_size, vocab_size),
@@ -118,15 +124,19 @@ def build_requests(
         scoring=_scoring(params),
         payload=sampling,
     )
-    return [first, *(_sample_of(first, index) for index in range(1, params.n))]
+    samples = [first]
+    for _ in range(1, params.n):
+        samples.append(_next_sample(tuple(samples)))
+    return samples
 
 
-def _sample_of(first: Request, sample_index: int) -> Request:
+def _next_sample(earlier_samples: tuple[Request, ...]) -> Request:
     """Another sample of the same prompt, which the first one computes and scores."""
+    first = earlier_samples[0]
     return Request(
         request_id=first.request_id,
-        sample_index=sample_index,
-        leader=first,
+        sample_index=len(earlier_samples),
+        earlier_samples=earlier_samples,
         prompt_token_ids=first.prompt_token_ids,
         max_tokens=first.max_tokens,
         exit_rule=first.exit_rule,

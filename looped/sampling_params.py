@@ -45,7 +45,8 @@ class SamplingParams:
     max_tokens: int = 64
     """Tokens to emit at most; 0 only with prompt_logprobs, and scores the prompt alone."""
     n: int = 1
-    """Samples of the prompt, up to 128, which is computed once for all of them."""
+    """Samples of the prompt, up to 128. With prefix caching its full KV blocks are computed once
+    for all of them."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
     top_k: int | None = None
@@ -151,8 +152,14 @@ class SamplingParams:
             raise UsageError(
                 f"n must be 1 at temperature 0, where all samples would be equal; got {self.n}"
             )
-        if self.n > 1 and self.max_tokens == 0:
-            raise UsageError(f"n must be 1 where nothing is generated (max_tokens 0), got {self.n}")
+        if self.max_tokens > 0:
+            return
+        for name, neutral in (("n", 1), ("logprobs", None), ("stop", ())):
+            if getattr(self, name) != neutral:
+                raise UsageError(
+                    f"{name} must be left out where nothing is generated (max_tokens 0), "
+                    f"got {getattr(self, name)}"
+                )
 
 
 def _token_ids(values: Any) -> frozenset[int]:

@@ -50,11 +50,16 @@ class BlockManager:
         return self.cache.match(request.prefix_keys[: self._num_shareable(request)])
 
     def awaits_leader(self, request: Request) -> bool:
-        """Whether `request` would compute what sample 0 of its prompt is about to publish."""
-        leader = request.leader
-        if leader is None or leader.stage is Stage.FINISHED or leader.is_prompt_complete:
-            return False
-        return leader.num_published_blocks < self._num_shareable(request)
+        """Whether `request` would compute what another sample of its prompt is about to publish.
+
+        Should that one end before it has, the next one takes its place.
+        """
+        for other in request.earlier_samples:
+            if other.is_prompt_complete:
+                return False
+            if other.stage is not Stage.FINISHED:
+                return other.num_published_blocks < self._num_shareable(request)
+        return False
 
     def open_tables(self, request: Request, hits: list[PrefixEntry]) -> None:
         """Start the tables of `request` with cached blocks and reserve the rest of its capacity."""

@@ -31,8 +31,8 @@ def check_request(request: Request, config: SchedulerConfig, policy: Policy) -> 
         )
     if request.scoring is PromptScoring.EVERY_LOOP and policy.runs_all_depths:
         raise RequestError(
-            f"{name}: prompt scores of every loop need launches of one depth, and policy "
-            f"{policy.name} runs every depth in one; choose another policy, or score the last loop"
+            f"{name}: scoring EVERY_LOOP needs launches of one depth, and policy {policy.name} "
+            "runs every depth in one; choose another policy, or LAST_LOOP"
         )
     if request.exit_rule.max_loops > config.num_planes:
         raise RequestError(
@@ -58,8 +58,8 @@ def _check_length(name: str, request: Request, config: SchedulerConfig) -> None:
     if num_prompt_tokens + request.max_tokens > config.max_model_len:
         raise RequestError(
             f"{name}: prompt + max_tokens must be <= max_model_len: {num_prompt_tokens} + "
-            f"{request.max_tokens} > {config.max_model_len}; "
-            "shorten the prompt, lower max_tokens or raise --max-model-len"
+            f"{request.max_tokens} > {config.max_model_len}; shorten the prompt, "
+            f"{'lower max_tokens ' if request.max_tokens else ''}or raise --max-model-len"
         )
     num_needed = config.blocks_for(request.capacity)
     if num_needed > config.num_blocks:

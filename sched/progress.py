@@ -114,7 +114,9 @@ class Progress:
             prompt_item.awaits_score = False
             self._complete_item(request, prompt_item, update)
         else:
-            self._end_non_finite(request, "a prompt token", update)
+            first, last = item.first_position + 1, item.first_position + item.count
+            place = f"prompt tokens {first} to {last} after loop {item.depth + 1}"
+            self._end_non_finite(request, place, update)
         return update
 
     @staticmethod

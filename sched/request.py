@@ -75,8 +75,8 @@ class Request:
     """Which log-probabilities of the prompt's own tokens it wants."""
     sample_index: int = 0
     """Which of several samples of one prompt it is; they share the id."""
-    leader: Request | None = None
-    """Sample 0 of the same prompt, which computes it for the others to share."""
+    earlier_samples: tuple[Request, ...] = ()
+    """Samples of the same prompt before it; the first of them computes it for all to share."""
     payload: object = None
     """Whatever the engine keeps with a request; never read here."""
 

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +14,11 @@ from looped.errors import UsageError
 from looped.sched import ExitMode
 
 from .checkpoints import Dtype
-from .options import with_engine_options
+from .interrupts import interruptible
+from .options import refuse_whole_prompts, with_engine_options
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
-    from looped.outputs import StepOutput
     from looped.records import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -58,7 +56,7 @@ def generate(
         float, typer.Option(help="Taken off tokens of the output; -2 to 2.")
     ] = 0.0,
     frequency_penalty: Annotated[
-        float, typer.Option(help="The same for every time that they occur; -2 to 2.")
+        float, typer.Option(help="Taken off for every time that a token is in it; -2 to 2.")
     ] = 0.0,
     n: Annotated[int, typer.Option("--n", help="Samples per prompt, up to 128.")] = 1,
     min_tokens: Annotated[int, typer.Option(help="Do not stop before so many tokens.")] = 0,
@@ -68,11 +66,16 @@ def generate(
     ] = None,
     prompt_logprobs: Annotated[
         int | None,
-        typer.Option(help="The same for the tokens of the prompt, with their own; with --json."),
+        typer.Option(
+            help="Log-probabilities of the prompt's tokens, and of so many most likely ones in the "
+            "place of each, up to 20; with --json."
+        ),
     ] = None,
     prompt_logprobs_every_loop: Annotated[
         bool,
-        typer.Option("--prompt-logprobs-every-loop", help="After every loop, not just the last."),
+        typer.Option(
+            "--prompt-logprobs-every-loop", help="Those after every loop, not just the last."
+        ),
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws; else a fresh one.")] = None,
     exit_trace: Annotated[
@@ -95,7 +98,7 @@ def generate(
     num_loops: Annotated[
         int | None, typer.Option(min=1, help="Load the model with this P, prompts included.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per sample.")] = False,
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
@@ -108,9 +111,8 @@ def generate(
     for file in (requests, exit_trace):
         if file is not None and not file.is_file():
             raise UsageError(f"{file} cannot be read: there is no such file")
-    for flag, value in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
-        if value is not None and not as_json:
-            raise UsageError(f"{flag} is for machines to read; add --json")
+    if prompt_logprobs_every_loop:
+        refuse_whole_prompts(engine_config, "--prompt-logprobs-every-loop")
     if exit_trace is not None:
         refuse_exit_options(engine_config)
     params = SamplingParams(
@@ -152,6 +154,8 @@ def generate(
     ]
     if requests is not None:
         todo += read_requests(requests, params, encode)
+    if not as_json:
+        refuse_unprinted(todo)
     if chat:
         todo = [llm.with_chat_stop(request) for request in todo]
     if exit_trace is not None:
@@ -197,23 +201,6 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
         raise typer.Exit(1)
 
 
-def interruptible(outputs: "Iterator[StepOutput]") -> "Iterator[StepOutput]":
-    """The outputs, with Ctrl-C acted on between two steps.
-
-    An exception that Python raises on the signal itself may land in a callback of JAX's that
-    discards it, and the run would go on.
-    """
-    interrupts: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    try:
-        for output in outputs:
-            if interrupts:
-                raise KeyboardInterrupt
-            yield output
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
 def statistics(stats: "EngineStats", seconds: float) -> str:
     """The line at the end of a run."""
     launches = ", ".join(
@@ -228,6 +215,16 @@ def statistics(stats: "EngineStats", seconds: float) -> str:
         f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
         f"{stats.num_output_tokens} tokens, {rate} tokens/s"
     )
+
+
+def refuse_unprinted(requests: "list[GenerationRequest]") -> None:
+    """UsageError for what a request asks for and only JSON shows."""
+    for index, request in enumerate(requests):
+        for option in ("logprobs", "prompt_logprobs"):
+            if getattr(request.params, option) is not None:
+                raise UsageError(
+                    f"prompt {index}: {option} is for machines to read; add --json, or leave it out"
+                )
 
 
 def refuse_exit_options(config: EngineConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from looped.engine_config import EngineConfig
+from looped.errors import UsageError
 
 
 def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,6 +48,18 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
         parameter.name: parameter.annotation for parameter in own + added
     }
     return with_config
+
+
+def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
+    """UsageError for a score of every loop under a policy whose launches run all loops at once."""
+    from looped.sched import policy_named
+
+    policy = policy_named(config.policy_name)
+    if policy.runs_all_depths:
+        raise UsageError(
+            f"{flag} needs launches of one loop, and --policy {policy.name} runs every loop in "
+            "one; choose another policy, or leave it out to score the last loop"
+        )
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:

@@ -11,12 +11,16 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
-from .options import with_engine_options
+from .interrupts import interruptible
+from .options import refuse_whole_prompts, with_engine_options
 
 if TYPE_CHECKING:
+    from looped.llm import LLM, GenerationRequest
     from looped.outputs import Completion
 
 logger = logging.getLogger(__name__)
+
+MAX_TOP = 20
 
 
 @with_engine_options
@@ -45,49 +49,86 @@ def score(
     engine_config: EngineConfig,
 ) -> None:
     """Score given texts: perplexity, and with --json the log-probability of every token."""
-    from looped.llm import LLM
+    from looped.llm import LLM, GenerationRequest, score_params
     from looped.request_file import read_texts
-    from looped.scoring import perplexities, score_to_json
 
     if not requests.is_file():
         raise UsageError(f"{requests} cannot be read: there is no such file")
+    if not 0 <= top <= MAX_TOP:
+        raise UsageError(f"--top must be in 0 to {MAX_TOP}, got {top}")
     if top and not as_json:
         raise UsageError("--top is for machines to read; add --json")
+    if every_loop:
+        refuse_whole_prompts(engine_config, "--every-loop")
+    for option in ("exit_mode", "exit_threshold", "min_loops", "max_loops"):
+        if getattr(engine_config, option) is not None:
+            raise UsageError(
+                f"--{option.replace('_', '-')} changes no score, since prompts run every loop; "
+                "leave it out (--num-loops loads the model with fewer)"
+            )
     llm = LLM(model, dtype=dtype, num_loops=num_loops, config=engine_config)
-    texts = read_texts(requests, llm.encode)
-    completions = llm.score(texts, every_loop=every_loop, num_top=top)
-    if as_json:
-        for completion in completions:
-            print(json.dumps(score_to_json(completion, llm.tokenizer)))
-    else:
-        print_table(completions)
-    sound = [completion for completion in completions if completion.error is None]
+    params = score_params(every_loop=every_loop, num_top=top)
+    texts = [
+        GenerationRequest(prompt_token_ids=token_ids, params=params)
+        for token_ids in read_texts(requests, llm.encode)
+    ]
+    run(llm, texts, as_json=as_json)
+
+
+def run(llm: "LLM", texts: "list[GenerationRequest]", *, as_json: bool) -> None:
+    """Scores the texts, prints them in order, and says at the end what all of them come to."""
+    from looped.progress import progress_bars
+    from looped.scoring import perplexities, score_to_json
+
+    completions: dict[str, Completion] = {}
+    num_printed = 0
+    with progress_bars() as progress:
+        task = progress.add_task("scoring", total=len(texts))
+        for output in interruptible(llm.run(texts)):
+            progress.advance(task, len(output.completions))
+            completions |= {done.request_id: done for done in output.completions}
+            while as_json and str(num_printed) in completions:
+                values = score_to_json(completions[str(num_printed)], llm.tokenizer)
+                print(json.dumps(values), flush=True)
+                num_printed += 1
+    ordered = [completions[str(index)] for index in range(len(texts))]
+    if not as_json:
+        print_table(ordered)
+    sound = [completion for completion in ordered if completion.error is None]
     said = ", ".join(
         f"{value:.5g} after loop {loop}" for loop, value in perplexities(sound).items()
     )
     num_tokens = sum(len(completion.prompt_token_ids) - 1 for completion in sound)
     logger.info("%d texts, %d tokens scored; perplexity %s", len(sound), num_tokens, said or "-")
-    for completion in completions:
+    for completion in ordered:
         if completion.error is not None:
             logger.error("text %s: %s", completion.request_id, completion.error)
-    if len(sound) < len(completions):
+    if len(sound) < len(ordered):
         raise typer.Exit(1)
 
 
 def print_table(completions: "list[Completion]") -> None:
-    """Tokens and perplexity of each text, and of all together."""
+    """Tokens and perplexity of each text, and of all that have no error together."""
     from rich.console import Console
     from rich.table import Table
 
     from looped.scoring import perplexities
 
-    loops = list(perplexities(completions))
+    sound = [completion for completion in completions if completion.error is None]
+    loops = list(perplexities(sound))
     columns = (f"loop {loop}" for loop in loops)
     table = Table("text", "tokens scored", *columns, title="perplexity after a loop")
-    rows = [(completion.request_id, [completion]) for completion in completions]
-    for name, texts in [*rows, ("all", completions)]:
-        by_loop = perplexities(texts)
+
+    def add(name: str, texts: "list[Completion]") -> None:
         num_tokens = sum(len(text.prompt_token_ids) - 1 for text in texts)
-        values = (f"{by_loop[loop]:.5g}" if loop in by_loop else "-" for loop in loops)
-        table.add_row(name, str(num_tokens), *values, end_section=name == rows[-1][0])
+        values = (f"{value:.5g}" for value in perplexities(texts).values())
+        table.add_row(name, str(num_tokens), *values)
+
+    for completion in completions:
+        if completion.error is None:
+            add(completion.request_id, [completion])
+        else:
+            table.add_row(completion.request_id, "error")
+    table.add_section()
+    add("all", sound)
     Console().print(table)

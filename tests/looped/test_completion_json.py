@@ -37,6 +37,7 @@ def test_tokens_and_alternatives_come_as_text_and_as_ids():
         ],
         [],
     ]
+    assert values["prompt_tokens"] == ["", "\N{REPLACEMENT CHARACTER}"]
     assert values["prompt_scores"] == [
         {
             "loop": 4,
@@ -59,4 +60,5 @@ def test_without_a_tokenizer_there_are_ids_and_no_text():
 
 
 def test_every_field_is_in_it():
-    assert set(completion_to_json(DONE, None)) == set(Completion.__dataclass_fields__)
+    fields = set(Completion.__dataclass_fields__)
+    assert set(completion_to_json(DONE, None)) == fields | {"prompt_tokens"}

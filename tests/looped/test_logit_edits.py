@@ -101,7 +101,7 @@ def test_edits_equal_numpy_and_leave_rows_without_them_their_bits(seed):
         values["output_index"].append(len(outputs))
         for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"):
             values.setdefault(name, []).append(getattr(params, name))
-    unused = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed"))
+    unused = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed", "sample_index"))
     rows = SamplingRows(**unused, **{name: jnp.asarray(listed) for name, listed in values.items()})
     got = np.asarray(jax.jit(edit_logits)(logits, marks, bias, rows))
     np.testing.assert_allclose(got, np.stack(expected), rtol=1e-5, atol=1e-5)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engines import complete, drain, loaded_model, make_engine
+from numpy_sampler import numpy_logprobs
 
 from looped.head_output import HeadOutput
 from looped.reference import generate
@@ -12,11 +13,6 @@ from looped.sampling_params import SamplingParams
 from looped.sched import InterfaceError, LaunchKind
 
 PROMPT = list(range(50, 75))
-
-
-def numpy_logprobs(logits):
-    wide = logits.astype(np.float64)
-    return wide - np.log(np.exp(wide - wide.max()).sum()) - wide.max()
 
 
 def check_against_numpy(folder, done, count):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from engines import check_idle, complete, drain, make_engine, second_fixture_is_slow
+from numpy_sampler import numpy_logprobs
 
 from looped.errors import UsageError
 from looped.sampling_params import SamplingParams
@@ -10,12 +11,6 @@ from looped.sched import FinishReason, LaunchKind
 
 SCORE_ALONE = SamplingParams(max_tokens=0, prompt_logprobs=5)
 EVERY_LOOP = SamplingParams(max_tokens=0, prompt_logprobs=5, prompt_logprobs_every_loop=True)
-
-
-def numpy_logprobs(logits):
-    logits = logits.astype(np.float64)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def check_scores(golden, index, done, *, num_top=5, loops=(4,)):
@@ -30,7 +25,7 @@ def check_scores(golden, index, done, *, num_top=5, loops=(4,)):
         best = expected[rows, list(scores.best_token_ids)]
         np.testing.assert_allclose(best, expected.max(axis=-1), atol=1e-4)
         if num_top == 0:
-            assert scores.top_logprobs is None
+            assert scores.top_logprobs == ((),) * len(rows)
             continue
         for row, listed in zip(expected, scores.top_logprobs, strict=True):
             token_ids, values = zip(*listed, strict=True)
@@ -176,7 +171,7 @@ def test_options_that_contradict_are_refused_by_name(options, message):
 
 def test_policy_atomic_refuses_scores_of_every_loop(square_golden):
     engine = make_engine(square_golden.folder, policy="atomic")
-    with pytest.raises(UsageError, match="policy atomic runs every depth in one"):
+    with pytest.raises(UsageError, match="prompt_logprobs_every_loop needs launches of one"):
         engine.add_request("a", [1, 2], EVERY_LOOP)
     assert not engine.has_unfinished_requests()
     engine.add_request("a", [1, 2], SCORE_ALONE)

@@ -11,12 +11,11 @@ PROMPT = (1, 2, 3, 4, 5, 6, 7)
 
 
 def samples_of(count: int, prompt: tuple[int, ...] = PROMPT, name: str = "a") -> list[Request]:
-    leader = request_of(name, prompt=prompt)
-    others = [
-        request_of(name, prompt=prompt, leader=leader, sample_index=index)
-        for index in range(1, count)
-    ]
-    return [leader, *others]
+    samples: list[Request] = []
+    for index in range(count):
+        earlier = tuple(samples)
+        samples.append(request_of(name, prompt=prompt, earlier_samples=earlier, sample_index=index))
+    return samples
 
 
 def test_a_prompt_is_computed_once_for_all_samples() -> None:
@@ -74,10 +73,11 @@ def test_a_waiting_sample_is_skipped_and_collects_no_bypasses() -> None:
 
 @pytest.mark.parametrize("end", ["abort", "fail", "reset"])
 def test_samples_go_on_when_the_first_has_ended(end: str) -> None:
+    """The next one computes the prompt in its place, and the others go on waiting for that."""
     scheduler, driver = rig()
-    leader, other = samples_of(2)
-    scheduler.add(leader)
-    scheduler.add(other)
+    leader, other, *rest = samples_of(4)
+    for request in (leader, other, *rest):
+        scheduler.add(request)
     driver.step()
     if end == "abort":
         assert scheduler.abort("a") is leader
@@ -90,6 +90,7 @@ def test_samples_go_on_when_the_first_has_ended(end: str) -> None:
     driver.drain()
     assert other.finish_reason is FinishReason.LENGTH
     assert other.num_cached_tokens == 0
+    assert [request.num_cached_tokens for request in rest] == [6, 6]
     check_drained(scheduler, driver.executor)
 
 

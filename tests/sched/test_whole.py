@@ -60,7 +60,7 @@ class Spec:
     abort_step: int | None
     clock_start: int = 0
     num_admitted_at_start: int | None = None
-    """Admissions before its clock started; None while it waits for its leader."""
+    """Admissions before its clock started; None while it waits for another sample."""
 
 
 @st.composite
@@ -144,7 +144,7 @@ def samples(draw: st.DrawFn, first: Spec) -> list[Spec]:
             sibling = Request(
                 request_id=leader.request_id,
                 sample_index=index,
-                leader=leader,
+                earlier_samples=(leader, *(spec.request for spec in drawn)),
                 prompt_token_ids=leader.prompt_token_ids,
                 max_tokens=leader.max_tokens,
                 exit_rule=leader.exit_rule,

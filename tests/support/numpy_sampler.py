@@ -67,3 +67,10 @@ def numpy_draw(logits, prompt, outputs, params, sample_index=0):
         len(outputs),
         sample_index,
     )
+
+
+def numpy_logprobs(logits):
+    """log softmax over the last axis, in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))

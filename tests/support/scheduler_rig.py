@@ -60,7 +60,7 @@ def request_of(
     payload: StubPayload = PAYLOAD,
     stop: frozenset[int] = frozenset(),
     scoring: PromptScoring = PromptScoring.NONE,
-    leader: Request | None = None,
+    earlier_samples: tuple[Request, ...] = (),
     sample_index: int = 0,
 ) -> Request:
     """Return a request that has not been added anywhere."""
@@ -72,6 +72,6 @@ def request_of(
         payload=payload,
         stop_token_ids=stop,
         scoring=scoring,
-        leader=leader,
+        earlier_samples=earlier_samples,
         sample_index=sample_index,
     )
