@@ -37,7 +37,7 @@ def test_tokens_and_alternatives_come_as_text_and_as_ids():
         ],
         [],
     ]
-    assert values["prompt_tokens"] == ["", "\N{REPLACEMENT CHARACTER}"]
+    assert values["prompt_tokens"] == ["unknown", "\N{REPLACEMENT CHARACTER}"]
     assert values["prompt_scores"] == [
         {
             "loop": 4,
