@@ -88,9 +88,7 @@ def combine(
     split_keys = _split_tiles(problem, lengths) * problem.tiles.key_tile
     is_used = (split * split_keys[:, None] < lengths[:, None])[:, None]
     maximum = jnp.where(is_used, partials.maximum, MASKED_SCORE)
-    weight = jnp.where(
-        is_used, jnp.exp2(maximum - jnp.max(maximum, axis=-1, keepdims=True)), 0.0
-    )
+    weight = jnp.where(is_used, jnp.exp2(maximum - jnp.max(maximum, axis=-1, keepdims=True)), 0.0)
     total = jnp.sum(weight * jnp.where(is_used, partials.total, 0.0), axis=-1)
     parts = jnp.where(is_used[..., None], partials.weighted, 0.0)
     weighted = jnp.sum(weight[..., None] * parts, axis=-2)

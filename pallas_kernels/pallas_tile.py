@@ -75,9 +75,9 @@ def load_queries(
     """Queries (row, head) as a tile; zeros where there is none."""
     dim = jnp.arange(problem.padded_dim)
     mask = is_query[:, None] & (dim < problem.head_dim)[None]
-    return plt.load(
-        q_ref.at[row[:, None], head[:, None], dim[None]], mask=mask, other=0.0
-    ).astype(problem.tile_dtype)
+    return plt.load(q_ref.at[row[:, None], head[:, None], dim[None]], mask=mask, other=0.0).astype(
+        problem.tile_dtype
+    )
 
 
 def attend(
