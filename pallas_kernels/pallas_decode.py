@@ -19,7 +19,10 @@ from .tiles import next_power_of_two
 
 
 class Partials(NamedTuple):
-    """One softmax per row, head and split; parts that hold no key are never written."""
+    """One softmax per row, head and split; in a kernel, references to them.
+
+    Parts that hold no key are never written.
+    """
 
     maximum: Float[Array, "R H splits"]
     total: Float[Array, "R H splits"]
@@ -46,7 +49,7 @@ def run_program(
     pool_refs: tuple[Any, Any],
     tables_ref: Any,
     lengths_ref: Any,
-    partials: Partials,
+    partial_refs: Any,
 ) -> None:
     """One program's part of one decode row; `program` counts splits, then kv heads, then rows."""
     row, rest = _divmod(program, problem.num_kv_heads * problem.tiles.num_splits)
@@ -70,11 +73,11 @@ def run_program(
             first_tile,
             jnp.minimum(first_tile + split_tiles, num_tiles),
         )
-        plt.store(partials.maximum.at[row, head, split], softmax.maximum, mask=is_query)
-        plt.store(partials.total.at[row, head, split], softmax.total, mask=is_query)
+        plt.store(partial_refs.maximum.at[row, head, split], softmax.maximum, mask=is_query)
+        plt.store(partial_refs.total.at[row, head, split], softmax.total, mask=is_query)
         dim = jnp.arange(problem.padded_dim)[None]
         plt.store(
-            partials.weighted.at[row, head[:, None], split, dim],
+            partial_refs.weighted.at[row, head[:, None], split, dim],
             softmax.weighted,
             mask=is_query[:, None] & (dim < problem.head_dim),
         )

@@ -45,7 +45,7 @@ def write_kv(
 
 
 def _kernel(
-    entry_shape: tuple[int, int],
+    entry_shape: tuple[int, ...],
     num_pool_blocks: int,
     first_block_ref: Any,
     block_ids_ref: Any,
