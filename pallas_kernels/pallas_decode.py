@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Float, Int
 
-from .pallas_tile import MASKED_SCORE, Problem, Sequence, attend, divide_up, load_queries
+from .pallas_tile import MASKED_SCORE, PagedSequence, Problem, attend, divide_up, load_queries
 from .tiles import next_power_of_two
 
 
@@ -69,7 +69,7 @@ def run_program(
             problem,
             queries,
             jnp.where(is_query, length, 0),
-            Sequence(*pool_refs, tables_ref, row, first_block, kv_head, length),
+            PagedSequence(*pool_refs, tables_ref, row, first_block, kv_head, length),
             first_tile,
             jnp.minimum(first_tile + split_tiles, num_tiles),
         )

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Int
 
-from .pallas_tile import Problem, Sequence, attend, divide_up, load_queries
+from .pallas_tile import PagedSequence, Problem, attend, divide_up, load_queries
 
 
 class PromptTiles(NamedTuple):
@@ -95,7 +95,7 @@ def run_program(
             problem,
             queries,
             jnp.where(is_query, position + row_of_tile + 1, 0),
-            Sequence(*pool_refs, tables_ref, tiles.item[tile], first_block, kv_head, num_keys),
+            PagedSequence(*pool_refs, tables_ref, tiles.item[tile], first_block, kv_head, num_keys),
             0,
             divide_up(num_keys, problem.tiles.key_tile),
         )

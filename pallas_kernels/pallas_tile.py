@@ -44,7 +44,7 @@ class Problem:
         return padded_dim(self.head_dim)
 
 
-class Sequence(NamedTuple):
+class PagedSequence(NamedTuple):
     """References to the pools, and the blocks and the head of one sequence in them."""
 
     keys: Any
@@ -84,7 +84,7 @@ def attend(
     problem: Problem,
     queries: Float[Array, "M Dp"],
     num_visible: Int[Array, " M"],
-    sequence: Sequence,
+    sequence: PagedSequence,
     first_tile: Int[Array, ""] | int,
     end_tile: Int[Array, ""],
 ) -> Softmax:

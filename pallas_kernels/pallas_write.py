@@ -1,7 +1,9 @@
 """Backend "pallas" of `write_kv`: keys and values of all rows into both pools in one launch.
 
 One program per row writes every kv head of the row. The pools are aliased to the outputs, in
-place under donation. Rotary positions stay outside: XLA fuses them with the projections' output.
+place under donation. Rotary positions stay outside, and that costs: XLA fuses them into its own
+two scatters, but not into this launch, so that compiled ahead for a GPU a layer has one launch
+more this way. Which of them is faster no GPU has said.
 """
 
 import functools
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .pallas_launch import launch
 from .tiles import next_power_of_two
@@ -33,7 +35,7 @@ def write_kv(
     pools = [jax.ShapeDtypeStruct(pool.shape, pool.dtype) for pool in (k_pool, v_pool)]
     first_block = jnp.asarray(first_block, jnp.int32).reshape(1)
     k_pool, v_pool = launch(
-        functools.partial(_kernel, k.shape[1:], k_pool.shape[0]),
+        functools.partial(_write_kernel, k.shape[1:], k_pool.shape[0]),
         (first_block, block_ids, offsets, k, v, k_pool, v_pool),
         pools,
         num_programs=k.shape[0],
@@ -44,7 +46,7 @@ def write_kv(
     return k_pool, v_pool
 
 
-def _kernel(
+def _write_kernel(
     entry_shape: tuple[int, ...],
     num_pool_blocks: int,
     first_block_ref: Any,
@@ -59,8 +61,7 @@ def _kernel(
     row = pl.program_id(0)
     first_block, block = first_block_ref[0], block_ids_ref[row]
 
-    # Past the end of the pool lies NO_BLOCK; added to it, first_block would wrap.
-    @pl.when(block < num_pool_blocks - first_block)
+    @pl.when(is_in_pool(block, first_block, num_pool_blocks))
     def _() -> None:
         num_kv_heads, head_dim = entry_shape
         head = jnp.arange(next_power_of_two(num_kv_heads))[:, None]
@@ -70,3 +71,10 @@ def _kernel(
             entry = plt.load(entry_ref.at[row, head, dim], mask=mask, other=0.0)
             place = pool_ref.at[block + first_block, head, offsets_ref[row], dim]
             plt.store(place, entry.astype(pool_ref.dtype), mask=mask)
+
+
+def is_in_pool(
+    block: Int[Array, ""], first_block: Int[Array, ""], num_pool_blocks: int
+) -> Bool[Array, ""]:
+    """Whether block + first_block lies before the pool's end; of `NO_BLOCK` that sum would wrap."""
+    return block < num_pool_blocks - first_block

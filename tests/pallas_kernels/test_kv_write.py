@@ -9,7 +9,7 @@ from attention_cases import bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.pallas_kernels import NO_BLOCK, WRITERS, copy_positions, write_kv
+from looped.pallas_kernels import NO_BLOCK, WRITERS, copy_positions, pallas_write, write_kv
 
 NUM_LAYERS, NUM_BLOCKS, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM = 3, 6, 2, 4, 8
 NUM_ROWS, NUM_TARGETS = 5, 3
@@ -100,7 +100,6 @@ def test_a_position_is_copied_to_its_targets_in_every_layer_and_nothing_else_cha
 
 @each_backend
 def test_heads_and_head_dims_that_are_no_power_of_two_are_written_whole(backend):
-    """And ids whose sum with the layer's first block wraps write nowhere."""
     shape, rng = (4, 3, 5, 24), np.random.default_rng(2)
     pools = [rng.standard_normal(shape).astype(np.float32) for _ in range(2)]
     entries = rng.standard_normal((2, 4, 3, 24)).astype(np.float32)
@@ -109,6 +108,15 @@ def test_heads_and_head_dims_that_are_no_power_of_two_are_written_whole(backend)
     for pool, rows in zip(pools, entries, strict=True):
         pool[[3, 2], :, [4, 2]] = rows[[0, 2]]
     assert_same_bits(out, pools)
+
+
+def test_a_block_id_that_goes_nowhere_does_not_wrap_into_memory():
+    """The interpreter drops what is out of bounds; a GPU writes there."""
+    is_in_pool = pallas_write.is_in_pool
+    for first_block in map(np.int32, (0, 1, 17)):
+        assert not is_in_pool(np.int32(NO_BLOCK), first_block, 18)
+        assert is_in_pool(np.int32(17 - first_block), first_block, 18)
+        assert not is_in_pool(np.int32(18 - first_block), first_block, 18)
 
 
 def test_an_unknown_writer_is_refused_by_name():

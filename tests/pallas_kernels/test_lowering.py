@@ -121,4 +121,4 @@ def test_offsets_of_32_bits_are_used_only_where_they_reach_every_element(dtype):
 def test_the_written_pools_are_aliased_to_the_outputs():
     lowered = lower_write("bfloat16", 64)
     assert "output_operand_alias" in lowered.as_text()
-    assert sorted(triton_kernels(lowered)) == ["_kernel"]
+    assert sorted(triton_kernels(lowered)) == ["_write_kernel"]
