@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -32,23 +31,16 @@ def gpu_that_is_not_there() -> contextlib.AbstractContextManager[Any]:
 def triton_kernels(lowered: Any) -> dict[str, str]:
     """Triton IR as text of each Pallas kernel in a lowered program, by the kernel's name.
 
-    Reads private parts of JAX: the IR is bytecode in the custom call's configuration, or, after
-    jaxlib 0.10.2, text inside the compiled kernel.
+    Reads private parts of JAX: the IR is bytecode in the custom call's configuration.
     """
     kernels = {}
     for call in _custom_calls(lowered.compiler_ir("stablehlo").operation):
         target = ir.StringAttr(call.attributes["call_target_name"]).value
-        if target not in ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi"):
-            continue
-        configuration = ir.DictAttr(call.attributes["mhlo.backend_config"])
-        name = ir.StringAttr(configuration["name"]).value
-        if "ir" in configuration:
+        if target == "__gpu$xla.gpu.triton":
+            configuration = ir.DictAttr(call.attributes["mhlo.backend_config"])
             with triton_lowering._new_ir_context():
-                bytecode = ir.StringAttr(configuration["ir"]).value_bytes
-                kernels[name] = str(ir.Module.parse(bytecode))
-        else:
-            kernel = zlib.decompress(ir.StringAttr(configuration["opaque"]).value_bytes)
-            kernels[name] = kernel[kernel.index(b"tt.func") :].decode(errors="replace")
+                module = ir.Module.parse(ir.StringAttr(configuration["ir"]).value_bytes)
+                kernels[ir.StringAttr(configuration["name"]).value] = str(module)
     return kernels
 
 
