@@ -7,12 +7,27 @@ planes it skipped.
 
     attention      ragged_paged_attention: the one contract, its checks, its backends by name
     xla            backend "xla": the reference, and the fast one on CPU
+    pallas         backends "pallas" and "pallas_fused": Pallas kernels on the Triton lowering
+    tiles          tile sizes and launch parameters per GPU architecture
     kv_write       write_kv and copy_positions, in place in a donated pool
 
 Imports JAX, NumPy and jaxtyping only: nothing of the engine is known here.
 """
 
-from .attention import BACKENDS, ragged_paged_attention
-from .kv_write import NO_BLOCK, copy_positions, write_kv
+from .attention import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
+from .kv_write import NO_BLOCK, WRITERS, copy_positions, write_kv
+from .tiles import DEFAULT_ARCHITECTURE, TILES, architecture_of
 
-__all__ = ["BACKENDS", "NO_BLOCK", "copy_positions", "ragged_paged_attention", "write_kv"]
+__all__ = [
+    "AUTO",
+    "BACKENDS",
+    "DEFAULT_ARCHITECTURE",
+    "NO_BLOCK",
+    "TILES",
+    "WRITERS",
+    "architecture_of",
+    "copy_positions",
+    "ragged_paged_attention",
+    "resolve_backend",
+    "write_kv",
+]

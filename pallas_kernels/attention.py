@@ -4,6 +4,7 @@ Every backend computes this function with this signature. A backend is chosen by
 replaced silently: what it cannot serve it refuses.
 """
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
@@ -11,7 +12,13 @@ from typing import Protocol
 from jax import Array as JaxArray
 from jaxtyping import Array, Float, Int
 
-from . import xla
+from . import pallas, xla
+from .tiles import DEFAULT_ARCHITECTURE
+
+AUTO = "auto"
+"""Stands for the best backend of the platform; see `resolve_backend`."""
+
+logger = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
@@ -30,10 +37,43 @@ class Backend(Protocol):
         prompt_rows: Int[Array, " I"],
         first_block: int | Int[Array, ""],
         scale: float,
+        *,
+        architecture: str,
     ) -> Float[Array, "T H D"]: ...
 
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType({"xla": xla.ragged_paged_attention})
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {
+        "xla": xla.ragged_paged_attention,
+        "pallas": pallas.ragged_paged_attention,
+        "pallas_fused": pallas.ragged_paged_attention_fused,
+    }
+)
+
+
+def resolve_backend(name: str, platform: str) -> str:
+    """The name of the backend that `name` stands for on a platform, one of JAX's names for it.
+
+    `auto` is `xla` on a CPU and `triton` on a GPU (not measured yet). Every other name stands
+    for itself.
+
+    Raises:
+        ValueError: `auto` on a platform that has no default.
+    """
+    if name == AUTO:
+        if platform == "cpu":
+            return "xla"
+        if platform in ("gpu", "cuda"):
+            return "triton"
+        raise ValueError(
+            f"attention backend auto: expected the platform cpu or gpu, got {platform!r}; "
+            "choose a backend by name"
+        )
+    if platform == "cpu" and name.startswith("pallas"):
+        logger.warning(
+            "attention backend %s runs in the Pallas interpreter on a CPU: for tests, slow", name
+        )
+    return name
 
 
 def ragged_paged_attention(
@@ -50,6 +90,7 @@ def ragged_paged_attention(
     scale: float,
     *,
     backend: str = "xla",
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> Float[Array, "T H D"]:
     """softmax(scale * q k^T) v per row, over the keys that the row sees (DESIGN section 4).
 
@@ -73,12 +114,14 @@ def ragged_paged_attention(
         first_block: id of the layer's block 0 in the pool, layer * N; added to ids here.
         scale: factor on the scores, usually D ** -0.5.
         backend: a name in `BACKENDS`.
+        architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for.
 
     Returns:
         One output per row, in q's dtype.
 
     Raises:
-        ValueError: an unknown backend, or shapes that do not fit together.
+        ValueError: an unknown backend, shapes that do not fit together, or a dtype, head_dim,
+            group of query heads or architecture that the backend does not serve.
     """
     if backend not in BACKENDS:
         raise ValueError(
@@ -106,6 +149,7 @@ def ragged_paged_attention(
         prompt_rows,
         first_block,
         scale,
+        architecture=architecture,
     )
 
 

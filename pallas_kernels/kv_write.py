@@ -1,6 +1,6 @@
 """Writes into the KV pools, in place where the caller donates them.
 
-All writes are scatters of single positions with out-of-range rows dropped. A write that goes
+Writes are scatters of single positions with out-of-range rows dropped. A write that goes
 nowhere has the block id `NO_BLOCK`, which lies past the end of every pool. It is never -1, which
 wraps to the last block, and never the layer's N, which is block 0 of the next layer.
 
@@ -11,11 +11,32 @@ On XLA:CPU a bfloat16 pool is converted whole by every scatter and every gather 
 rows into 256 MiB takes 430 ms, 0.02 ms in float32): store float32 or float16 there.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from . import pallas_write
+
 NO_BLOCK = 2**31 - 1
 """Block id of rows and copies that write nowhere."""
+
+
+class Writer(Protocol):
+    """A backend of `write_kv`."""
+
+    def __call__(
+        self,
+        k_pool: Float[Array, "LN K S D"],
+        v_pool: Float[Array, "LN K S D"],
+        k: Float[Array, "T K D"],
+        v: Float[Array, "T K D"],
+        block_ids: Int[Array, " T"],
+        offsets: Int[Array, " T"],
+        first_block: int | Int[Array, ""],
+    ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]: ...
 
 
 def write_kv(
@@ -26,8 +47,12 @@ def write_kv(
     block_ids: Int[Array, " T"],
     offsets: Int[Array, " T"],
     first_block: int | Int[Array, ""],
+    *,
+    backend: str = "xla",
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     """Write each row's key and value at (block_ids[t], offsets[t]) of one layer.
+
+    No two rows write to the same place.
 
     Args:
         k_pool, v_pool: the whole pools; DONATE them, they are written in place.
@@ -35,12 +60,42 @@ def write_kv(
         block_ids: ids in 0..N-1 of each row's block in its plane, or `NO_BLOCK`.
         offsets: position within the block, 0..S-1.
         first_block: id of the layer's block 0 in the pool, layer * N.
+        backend: a name in `WRITERS`, which has one for every attention backend: "xla" scatters
+            into each pool by itself, the others write both in one launch.
 
     Returns:
         Both pools.
+
+    Raises:
+        ValueError: an unknown backend.
     """
+    if backend not in WRITERS:
+        raise ValueError(
+            f"unknown backend of write_kv: expected one of {', '.join(WRITERS)}, got {backend!r}"
+        )
+    return WRITERS[backend](k_pool, v_pool, k, v, block_ids, offsets, first_block)
+
+
+def _scatter_kv(
+    k_pool: Float[Array, "LN K S D"],
+    v_pool: Float[Array, "LN K S D"],
+    k: Float[Array, "T K D"],
+    v: Float[Array, "T K D"],
+    block_ids: Int[Array, " T"],
+    offsets: Int[Array, " T"],
+    first_block: int | Int[Array, ""],
+) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     ids = _pool_ids(block_ids, first_block)
     return _set_positions(k_pool, ids, offsets, k), _set_positions(v_pool, ids, offsets, v)
+
+
+WRITERS: Mapping[str, Writer] = MappingProxyType(
+    {
+        "xla": _scatter_kv,
+        "pallas": pallas_write.write_kv,
+        "pallas_fused": pallas_write.write_kv,
+    }
+)
 
 
 def copy_positions(

@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .tiles import DEFAULT_ARCHITECTURE
+
 # Measured in experiments/xla_attention.py. Larger tiles fall out of a core's level 2 cache and
 # are wasted on short contexts; smaller ones pay more for the loop.
 KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
@@ -60,8 +62,11 @@ def ragged_paged_attention(
     prompt_rows: Int[Array, " I"],
     first_block: int | Int[Array, ""],
     scale: float,
+    *,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> Float[Array, "T H D"]:
-    """The contract of `attention.ragged_paged_attention`."""
+    """The contract of `attention.ragged_paged_attention`; the same for every architecture."""
+    del architecture
     pools = Pools(k_pool, v_pool, first_block)
     out = jnp.zeros_like(q)
     out = _fill_decode_rows(out, q, pools, decode_tables, decode_lengths, scale)

@@ -78,6 +78,24 @@ def test_prompts_one_by_one(golden, policy):
         assert list(completion.exit_depths) == run["exit_depths"]
 
 
+def test_the_kernels_say_the_same_in_their_interpreter(square_golden):
+    """A few runs through one bucket, which is little to compile; all of them below."""
+    engine = make_engine(square_golden.folder, attention_backend="pallas", deterministic=True)
+    runs = square_golden.runs[:4]
+    prompts = [square_golden.prompts[run["prompt"]] for run in runs]
+    completions = complete(engine, prompts, [run_params(run) for run in runs])
+    assert [list(completion.token_ids) for completion in completions] == [
+        run["token_ids"] for run in runs
+    ]
+    assert_mixed(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["pallas", "pallas_fused"])
+def test_all_prompts_at_once_through_the_kernels_in_their_interpreter(golden, backend):
+    all_at_once(golden, attention_backend=backend)
+
+
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(

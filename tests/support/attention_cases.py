@@ -187,34 +187,45 @@ def poisoned_pool(shape: PaddedShape) -> np.ndarray:
 
 
 def expected_attention(case: AttentionCase, scale: float) -> np.ndarray:
-    """The contract in float64, a row at a time; rows of no sequence are zeros."""
+    """The contract in float64, a sequence at a time; rows of no sequence are zeros."""
     out = np.zeros(case.q.shape, np.float64)
     for row, length in enumerate(case.decode_lengths):
         if length:
-            out[row] = _row(case, row, case.decode_tables[row], int(length), scale)
+            out[[row]] = _sequence(case, row, 1, case.decode_tables[row], int(length), scale)
     for item, count in enumerate(case.prompt_rows):
-        for index in range(int(count)):
-            row = int(case.prompt_first_row[item]) + index
-            num_keys = int(case.prompt_position[item]) + index + 1
-            out[row] = _row(case, row, case.prompt_tables[item], num_keys, scale)
+        if count:
+            first_row, num_keys = case.prompt_first_row[item], case.prompt_position[item] + count
+            out[first_row : first_row + count] = _sequence(
+                case, first_row, count, case.prompt_tables[item], int(num_keys), scale
+            )
     return out
 
 
-def _row(
-    case: AttentionCase, row: int, table: np.ndarray, num_keys: int, scale: float
+def _sequence(
+    case: AttentionCase,
+    first_row: int,
+    num_rows: int,
+    table: np.ndarray,
+    num_keys: int,
+    scale: float,
 ) -> np.ndarray:
-    _, num_kv_heads, block_size, _ = case.k_pool.shape
+    """The last row sees all keys, each row before it one less."""
+    _, num_kv_heads, block_size, head_dim = case.k_pool.shape
     position = np.arange(num_keys)
     block = case.first_block + table[position // block_size]
     keys, values = (
-        pool[block, :, position % block_size].astype(np.float64)
+        pool[block, :, position % block_size].astype(np.float64).swapaxes(0, 1)
         for pool in (case.k_pool, case.v_pool)
     )
-    queries = case.q[row].astype(np.float64).reshape(num_kv_heads, -1, case.q.shape[-1])
-    scores = scale * np.einsum("kgd,ckd->kgc", queries, keys)
+    queries = case.q[first_row : first_row + num_rows].astype(np.float64)
+    queries = queries.reshape(num_rows, num_kv_heads, -1, head_dim).transpose(1, 2, 0, 3)
+    scores = scale * (queries @ keys[:, None].swapaxes(-1, -2))
+    is_visible = position <= (num_keys - num_rows + np.arange(num_rows))[:, None]
+    scores = np.where(is_visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("kgc,ckd->kgd", weights, values).reshape(case.q.shape[1:])
+    out = (weights @ values[:, None]).transpose(2, 0, 1, 3)
+    return out.reshape(num_rows, *case.q.shape[1:])
 
 
 def bits(array: np.ndarray) -> np.ndarray:

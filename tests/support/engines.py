@@ -45,9 +45,8 @@ def make_engine(folder: Path, *, dtype: str = "float32", **options: Any) -> LLME
     loaded = loaded_model(folder, dtype)
     config = replace(SMALL, **options)
     engine = LLMEngine(loaded, config)
-    shared = _executables.setdefault(
-        (folder, engine.runner.executables.shape), engine.runner.executables
-    )
+    executables = engine.runner.executables
+    shared = _executables.setdefault((folder, executables.shape, executables.backend), executables)
     return LLMEngine(loaded, config, executables=shared)
 
 

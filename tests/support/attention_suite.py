@@ -1,0 +1,205 @@
+"""What every test of an attention backend shares: shapes, tolerances, and one call of it."""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+from attention_cases import AttentionCase, PaddedShape, bits, expected_attention
+
+from looped.pallas_kernels import BACKENDS, DEFAULT_ARCHITECTURE, ragged_paged_attention
+from looped.pallas_kernels.tiles import architecture_of
+
+# Largest absolute difference from the oracle, by q's dtype. Values are standard normal, so no
+# output is larger than about 5. Pools are compared as stored: their rounding is not an error.
+TOLERANCE = {
+    # Sums of up to 256 products in scores of up to about 5, each rounded to 2^-24.
+    "float32": 5e-6,
+    # The output is rounded to 11 bits: half a unit in the last place of values below 8.
+    "float16": 2**-9 + 5e-6,
+    # The same at 8 bits.
+    "bfloat16": 2**-6 + 5e-6,
+}
+# The kernels round softmax weights to the dtype of their products as well, by half a unit in the
+# last place each: that much of a mean of values below 4. Float32 is not rounded again.
+KERNEL_TOLERANCE = {
+    "float32": TOLERANCE["float32"],
+    "float16": TOLERANCE["float16"] + 4 * 2**-12,
+    "bfloat16": TOLERANCE["bfloat16"] + 4 * 2**-9,
+}
+
+SHAPES = {
+    "two rows": PaddedShape(
+        num_rows=2,
+        max_num_seqs=16,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=16,
+        block_size=4,
+        max_model_len=150,
+    ),
+    "decode bucket": PaddedShape(
+        num_rows=16,
+        max_num_seqs=16,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=128,
+        block_size=16,
+        max_model_len=600,
+    ),
+    "groups of 4": PaddedShape(
+        num_rows=64,
+        max_num_seqs=7,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=64,
+        block_size=8,
+        max_model_len=600,
+    ),
+    "groups of 6": PaddedShape(
+        num_rows=160,
+        max_num_seqs=10,
+        num_heads=6,
+        num_kv_heads=1,
+        head_dim=80,
+        block_size=16,
+        max_model_len=2000,
+    ),
+    "groups of 8": PaddedShape(
+        num_rows=130,
+        max_num_seqs=3,
+        num_heads=16,
+        num_kv_heads=2,
+        head_dim=96,
+        block_size=32,
+        max_model_len=2000,
+        num_layers=3,
+    ),
+    "large blocks": PaddedShape(
+        num_rows=32,
+        max_num_seqs=5,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=256,
+        block_size=128,
+        max_model_len=600,
+    ),
+    "odd blocks": PaddedShape(
+        num_rows=32,
+        max_num_seqs=5,
+        num_heads=3,
+        num_kv_heads=3,
+        head_dim=16,
+        block_size=12,
+        max_model_len=300,
+    ),
+    "float16 pool": PaddedShape(
+        num_rows=64,
+        max_num_seqs=6,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        block_size=16,
+        max_model_len=400,
+        pool_dtype="float16",
+    ),
+    "float16": PaddedShape(
+        num_rows=64,
+        max_num_seqs=6,
+        num_heads=6,
+        num_kv_heads=1,
+        head_dim=96,
+        block_size=16,
+        max_model_len=400,
+        query_dtype="float16",
+        pool_dtype="float16",
+    ),
+    "bfloat16": PaddedShape(
+        num_rows=64,
+        max_num_seqs=6,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=64,
+        block_size=16,
+        max_model_len=400,
+        query_dtype="bfloat16",
+        pool_dtype="bfloat16",
+    ),
+    "bfloat16 over float32": PaddedShape(
+        num_rows=64,
+        max_num_seqs=6,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=80,
+        block_size=16,
+        max_model_len=400,
+        query_dtype="bfloat16",
+    ),
+    "wide bfloat16": PaddedShape(
+        num_rows=140,
+        max_num_seqs=3,
+        num_heads=8,
+        num_kv_heads=1,
+        head_dim=256,
+        block_size=64,
+        max_model_len=2000,
+        query_dtype="bfloat16",
+        pool_dtype="bfloat16",
+    ),
+}
+
+# Needs a process of its own, in which its interpreter is switched on before it is imported.
+OUT_OF_PROCESS = {"triton"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend, where it runs, and the architecture that its tiles are chosen for."""
+
+    backend: str
+    platform: str = "cpu"
+    architecture: str = DEFAULT_ARCHITECTURE
+
+    def attend(self, case: AttentionCase) -> np.ndarray:
+        device = jax.devices(self.platform)[0]
+        is_gpu = self.platform == "gpu"
+        architecture = architecture_of(device) if is_gpu else self.architecture
+        op = compiled(self.backend, case.q.shape[-1] ** -0.5, architecture)
+        with jax.default_device(device):
+            return np.asarray(op(*case.arguments()))
+
+    def tolerance(self, dtype: str) -> float:
+        return (TOLERANCE if self.backend == "xla" else KERNEL_TOLERANCE)[dtype]
+
+    def check(self, case: AttentionCase, expected: np.ndarray | None = None) -> None:
+        """Hold one batch against the oracle."""
+        out = self.attend(case)
+        if expected is None:
+            expected = expected_attention(case, case.q.shape[-1] ** -0.5)
+        assert out.dtype == case.q.dtype
+        tolerance = self.tolerance(case.q.dtype.name)
+        np.testing.assert_allclose(out.astype(np.float64), expected, rtol=0, atol=tolerance)
+        is_nobody = ~expected.any(axis=(1, 2))
+        assert not bits(out[is_nobody]).any(), "a row of no sequence must be zero"
+
+
+each_target = pytest.mark.parametrize(
+    "target",
+    [
+        *(pytest.param(Target(name), id=name) for name in BACKENDS if name not in OUT_OF_PROCESS),
+        *(
+            pytest.param(Target(name, "gpu"), id=f"{name}-gpu", marks=pytest.mark.gpu)
+            for name in BACKENDS
+        ),
+    ],
+)
+
+
+@functools.cache
+def compiled(backend: str, scale: float, architecture: str = DEFAULT_ARCHITECTURE):
+    return jax.jit(
+        functools.partial(
+            ragged_paged_attention, scale=scale, backend=backend, architecture=architecture
+        )
+    )
