@@ -1,0 +1,164 @@
+"""The one place that knows jax-triton: calls a Triton kernel from traced JAX code.
+
+Two generations differ in how a result that reuses an argument's buffer is said. Up to 0.3.x every
+output is a kernel parameter behind all inputs, also one that aliases an input. From 0.4 such an
+output has no parameter of its own, and the argument is passed as a mutable reference. Kernels are
+written for both: they write through the input, and the parameters of 0.3 behind it are unused.
+
+Nothing here needs a GPU. Kernels compile for the GPU that JAX runs on, or for one that is not
+there, named by an abstract device: JAX's own way of tracing for other hardware.
+"""
+
+import importlib
+import importlib.metadata
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+from jax.sharding import AbstractDevice, AbstractMesh, get_abstract_mesh
+from jaxtyping import Array
+
+# The names by which devices call themselves, and their compute capability.
+DEVICE_KINDS: Mapping[str, int] = {"A100": 80, "H100": 90, "H200": 90}
+
+
+class Launch(Protocol):
+    """Runs one kernel; see `launch`. Tests put Triton's interpreter in its place."""
+
+    def __call__(
+        self,
+        kernel: Any,
+        *,
+        inputs: Sequence[Array],
+        in_place: Sequence[Array] = (),
+        outputs: Sequence[jax.ShapeDtypeStruct] = (),
+        grid: tuple[int, ...],
+        constants: Mapping[str, Any],
+        num_warps: int,
+        num_stages: int,
+    ) -> tuple[Array, ...]: ...
+
+
+def abstract_gpu(device_kind: str) -> AbstractMesh:
+    """A mesh that names a GPU which need not be there, for `jax.sharding.use_abstract_mesh`.
+
+    Args:
+        device_kind: the device's name, such as "NVIDIA H200".
+    """
+    device = AbstractDevice(device_kind=device_kind, num_cores=None, platform="gpu")
+    return AbstractMesh((1,), ("gpu",), abstract_device=device)
+
+
+def compute_capability() -> int:
+    """Of the GPU that code being traced is for, as 10 * major + minor: 80 or 90, say.
+
+    Raises:
+        ValueError: no abstract device and no GPU, or a device of unknown capability.
+    """
+    abstract = get_abstract_mesh().abstract_device
+    if abstract is not None:
+        for name, capability in DEVICE_KINDS.items():
+            if re.search(rf"\b{name}\b", abstract.device_kind):
+                return capability
+        raise ValueError(
+            f"expected an abstract device among {', '.join(DEVICE_KINDS)}, "
+            f"got {abstract.device_kind!r}"
+        )
+    device = jax.devices()[0]
+    capability = getattr(device, "compute_capability", None)
+    if device.platform != "gpu" or capability is None:
+        raise ValueError(
+            "attention backend triton runs on an NVIDIA GPU, got a device of platform "
+            f"{device.platform!r} ({device.device_kind}); choose backend xla there, or trace under "
+            "jax.sharding.use_abstract_mesh(abstract_gpu('NVIDIA H200')) to compile for a GPU"
+        )
+    return int(str(capability).replace(".", ""))
+
+
+def import_jax_triton() -> Any:
+    """The module jax_triton.
+
+    Raises:
+        ImportError: jax-triton or Triton is not installed, or jaxlib has no CUDA plugin.
+    """
+    try:
+        importlib.import_module("triton")
+        return importlib.import_module("jax_triton")
+    except ImportError as error:
+        raise ImportError(
+            "attention backend triton needs jax-triton >= 0.3.1, triton and JAX's CUDA plugin, "
+            f"got: {error}; pip install 'looped[cuda12]', or choose backend xla"
+        ) from error
+
+
+def launch(
+    kernel: Any,
+    *,
+    inputs: Sequence[Array],
+    in_place: Sequence[Array] = (),
+    outputs: Sequence[jax.ShapeDtypeStruct] = (),
+    grid: tuple[int, ...],
+    constants: Mapping[str, Any],
+    num_warps: int,
+    num_stages: int,
+) -> tuple[Array, ...]:
+    """Call a Triton kernel. Its parameters, in order: inputs, in_place, outputs, in_place again.
+
+    Args:
+        kernel: a `triton.jit` function. It writes through the first parameter of an `in_place`
+            array; the second is of no use: jax-triton 0.3 passes the same pointer, and otherwise
+            it is the number 1, which Triton compiles away.
+        inputs: arrays that are only read.
+        in_place: arrays that are read and written where they are; DONATE them.
+        outputs: shapes and dtypes of new arrays; what the kernel leaves out is undefined.
+        grid: number of programs along up to three axes.
+        constants: values of the kernel's `tl.constexpr` parameters.
+        num_warps, num_stages: of a program; pipeline depth of its loops.
+
+    Returns:
+        The outputs, then the arrays of `in_place` as they are now.
+
+    Raises:
+        ImportError: see `import_jax_triton`.
+        ValueError: see `compute_capability`.
+    """
+    jax_triton = import_jax_triton()
+    common = {
+        "kernel": kernel,
+        "name": kernel.__name__,
+        "grid": grid,
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+        "compute_capability": compute_capability(),
+        **constants,
+    }
+    if _version() < (0, 4):
+        aliases = {len(inputs) + i: len(outputs) + i for i in range(len(in_place))}
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in in_place]
+        return tuple(
+            jax_triton.triton_call(
+                *inputs,
+                *in_place,
+                out_shape=[*outputs, *shapes],
+                input_output_aliases=aliases,
+                enable_fp_fusion=True,
+                **common,
+            )
+        )
+    references = [jax.new_ref(array) for array in in_place]
+    again = dict.fromkeys(kernel.arg_names[len(inputs) + len(in_place) + len(outputs) :][: len(in_place)], 1)
+    results = jax_triton.triton_call(
+        *inputs,
+        *references,
+        out_type=list(outputs),
+        backend_options={"enable_fp_fusion": True},
+        **again,
+        **common,
+    )
+    return (*results, *(reference[...] for reference in references))
+
+
+def _version() -> tuple[int, ...]:
+    numbers = re.findall(r"\d+", importlib.metadata.version("jax-triton"))
+    return tuple(int(number) for number in numbers[:2])
