@@ -11,13 +11,22 @@ there, named by an abstract device: JAX's own way of tracing for other hardware.
 
 import importlib
 import importlib.metadata
+import inspect
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
+from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh, get_abstract_mesh
 from jaxtyping import Array
+
+# Kernels travel to XLA as PTX and are assembled by JAX's ptxas, which may be years older than the
+# one in Triton's wheel, whose dialect Triton would write (seen: `Unsupported .version 9.4; current
+# version is '9.0'`, when XLA compiles or when the kernel first runs). PTX 8.5 is that of CUDA 12.6,
+# the oldest that jax[cuda12] installs.
+PTX_VERSION = 85
 
 # The names by which devices call themselves, and their compute capability.
 DEVICE_KINDS: Mapping[str, int] = {"A100": 80, "H100": 90, "H200": 90}
@@ -134,6 +143,7 @@ def launch(
         **constants,
     }
     if _version() < (0, 4):
+        _write_older_ptx(jax_triton)
         aliases = {len(inputs) + i: len(outputs) + i for i in range(len(in_place))}
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in in_place]
         return tuple(
@@ -146,17 +156,50 @@ def launch(
                 **common,
             )
         )
+    _repair_dead_code_rule(jax_triton)
     references = [jax.new_ref(array) for array in in_place]
-    again = dict.fromkeys(kernel.arg_names[len(inputs) + len(in_place) + len(outputs) :][: len(in_place)], 1)
+    num_pointers = len(inputs) + len(in_place) + len(outputs)
+    again = dict.fromkeys(kernel.arg_names[num_pointers : num_pointers + len(in_place)], 1)
     results = jax_triton.triton_call(
         *inputs,
         *references,
         out_type=list(outputs),
-        backend_options={"enable_fp_fusion": True},
+        backend_options={"enable_fp_fusion": True, "ptx_version": PTX_VERSION},
         **again,
         **common,
     )
     return (*results, *(reference[...] for reference in references))
+
+
+def _write_older_ptx(jax_triton: Any) -> None:
+    """jax-triton 0.3 passes no options on to Triton: give it a compiler that adds ours."""
+    library = jax_triton.triton_lib
+    compiler = library.cb
+    if getattr(compiler, "ptx_version", None) == PTX_VERSION:
+        return
+
+    class Backend(compiler.CUDABackend):  # type: ignore[misc, name-defined]
+        def parse_options(self, options: dict[str, Any]) -> Any:
+            return super().parse_options({**options, "ptx_version": PTX_VERSION})
+
+    library.cb = types.SimpleNamespace(
+        GPUTarget=compiler.GPUTarget, CUDABackend=Backend, ptx_version=PTX_VERSION
+    )
+
+
+def _repair_dead_code_rule(jax_triton: Any) -> None:
+    """jax-triton 0.4.1 under JAX 0.12: its rule for unused results takes an argument too few.
+
+    Without this nothing that calls a kernel lowers: `_triton_kernel_call_dce_rule() takes 2
+    positional arguments but 3 were given`. Its rule keeps every call, and so does this one.
+    """
+    rules = partial_eval.dce_rules
+    primitive = jax_triton.triton_lib.triton_kernel_call_p
+    rule = rules.get(primitive)
+    if rule is None or jax.__version_info__ < (0, 12):
+        return
+    if len(inspect.signature(rule).parameters) == 2:
+        rules[primitive] = lambda used, _live, equation: rule(used, equation)
 
 
 def _version() -> tuple[int, ...]:

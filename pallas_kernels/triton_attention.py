@@ -132,7 +132,7 @@ def attend(
     statistic = jax.ShapeDtypeStruct((num_decode, tiles.num_splits, num_heads), jnp.float32)
     weighted = jax.ShapeDtypeStruct((*statistic.shape, head_dim), jnp.float32)
     query_tile = (tiles.fused if is_fused else tiles.prompt).queries
-    work_item, work_tile = work_list(num_rows, prompt_rows, group, query_tile)
+    work_item, work_first = work_list(num_rows, prompt_rows, group, query_tile)
     prompt_inputs = (prompt_tables, prompt_position, prompt_first_row, prompt_rows)
 
     if is_fused:
@@ -141,7 +141,7 @@ def attend(
         out, *parts = launch(
             kernels.fused_kernel,
             inputs=(
-                *(q, k_pool, v_pool, work_item, work_tile, *prompt_inputs),
+                *(q, k_pool, v_pool, work_item, work_first, *prompt_inputs),
                 *(decode_tables, decode_lengths, base),
             ),
             outputs=(out_shape, statistic, statistic, weighted),
@@ -177,7 +177,7 @@ def attend(
         )
         (out,) = launch(
             kernels.prompt_kernel,
-            inputs=(q, k_pool, v_pool, work_item, work_tile, *prompt_inputs, base),
+            inputs=(q, k_pool, v_pool, work_item, work_first, *prompt_inputs, base),
             outputs=(out_shape,),
             grid=(work_item.shape[0], num_kv_heads),
             constants={**constants, "QUERY_TILE": query_tile, "KEY_TILE": tiles.prompt.keys},
@@ -228,19 +228,20 @@ def attention_constants(
 def work_list(
     num_rows: int, prompt_rows: Int[Array, " I"], group: int, query_tile: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """Which tile of which prompt item each program attends from; W = I + ceil(T * group / tile).
+    """Which prompt item each program attends for; W = I + ceil(T * group / query_tile).
 
     Returns:
-        Items, -1 for programs without work, and tiles within the item.
+        Items, -1 for programs without work, and the program of each item's first tile.
     """
     num_items = prompt_rows.shape[0]
     num_programs = num_items + -(-num_rows * group // query_tile)
     num_tiles = (prompt_rows * group + (query_tile - 1)) // query_tile
     item = jnp.arange(num_items)
-    # Sums over masks, where a scan would be several kernels.
+    # Sums over masks become one kernel; a scan and a search would be several.
     end = jnp.sum(jnp.where(item[None, :] <= item[:, None], num_tiles[None, :], 0), axis=1)
-    program = jnp.arange(num_programs, dtype=jnp.int32)
-    is_past = program[:, None] >= end[None, :]
-    owner = jnp.sum(is_past, axis=1, dtype=jnp.int32)
-    tile = program - jnp.sum(jnp.where(is_past, num_tiles[None, :], 0), axis=1, dtype=jnp.int32)
-    return jnp.where(owner < num_items, owner, -1), tile
+    is_past = jnp.arange(num_programs)[:, None] >= end[None, :]
+    # Past the last item: the I - 1 before it, less I.
+    step = jnp.where(item == num_items - 1, -num_items, 1)
+    owner = jnp.sum(jnp.where(is_past, step, 0), axis=1, dtype=jnp.int32)
+    first_program = jnp.sum(jnp.where(is_past, num_tiles, 0), axis=1, dtype=jnp.int32)
+    return owner, first_program

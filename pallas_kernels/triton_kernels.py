@@ -215,7 +215,7 @@ def prompt_kernel(
     k_pool,
     v_pool,
     work_item,
-    work_tile,
+    work_first,
     tables,
     position,
     first_row,
@@ -238,7 +238,7 @@ def prompt_kernel(
     if item >= 0:
         _attend_prompt_tile(
             item,
-            tl.load(work_tile + tl.program_id(0)),
+            tl.program_id(0) - tl.load(work_first + tl.program_id(0)),
             tl.program_id(1),
             q,
             k_pool,
@@ -321,7 +321,7 @@ def fused_kernel(
     k_pool,
     v_pool,
     work_item,
-    work_tile,
+    work_first,
     prompt_tables,
     prompt_position,
     prompt_first_row,
@@ -356,7 +356,7 @@ def fused_kernel(
         if item >= 0:
             _attend_prompt_tile(
                 item,
-                tl.load(work_tile + index),
+                index - tl.load(work_first + index),
                 kv_head,
                 q,
                 k_pool,
