@@ -7,9 +7,15 @@ planes it skipped.
 
     attention      ragged_paged_attention: the one contract, its checks, its backends by name
     xla            backend "xla": the reference, and the fast one on CPU
+    triton_attention, triton_kernels, triton_tiles
+                   backends "triton" and "triton_fused": hand-written kernels for NVIDIA GPUs
+    triton_write   write_kv as one Triton kernel
+    jax_triton_adapter, triton_report
+                   calls a Triton kernel; compiles all of them for a GPU that is not there
     kv_write       write_kv and copy_positions, in place in a donated pool
 
-Imports JAX, NumPy and jaxtyping only: nothing of the engine is known here.
+Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: nothing of the engine
+is known here.
 """
 
 from .attention import BACKENDS, ragged_paged_attention

@@ -5,13 +5,14 @@ replaced silently: what it cannot serve it refuses.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
 from jax import Array as JaxArray
 from jaxtyping import Array, Float, Int
 
-from . import xla
+from . import triton_attention, xla
 
 
 class Backend(Protocol):
@@ -33,7 +34,13 @@ class Backend(Protocol):
     ) -> Float[Array, "T H D"]: ...
 
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType({"xla": xla.ragged_paged_attention})
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {
+        "xla": xla.ragged_paged_attention,
+        "triton": triton_attention.ragged_paged_attention,
+        "triton_fused": partial(triton_attention.ragged_paged_attention, is_fused=True),
+    }
+)
 
 
 def ragged_paged_attention(
@@ -78,7 +85,9 @@ def ragged_paged_attention(
         One output per row, in q's dtype.
 
     Raises:
-        ValueError: an unknown backend, or shapes that do not fit together.
+        ValueError: an unknown backend, shapes that do not fit together, or what the backend
+            cannot serve.
+        ImportError: something that the backend needs is not installed.
     """
     if backend not in BACKENDS:
         raise ValueError(

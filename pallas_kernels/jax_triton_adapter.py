@@ -12,6 +12,7 @@ there, named by an abstract device: JAX's own way of tracing for other hardware.
 import importlib
 import importlib.metadata
 import inspect
+import os
 import re
 import types
 from collections.abc import Mapping, Sequence
@@ -75,14 +76,14 @@ def compute_capability() -> int:
             f"got {abstract.device_kind!r}"
         )
     device = jax.devices()[0]
-    capability = getattr(device, "compute_capability", None)
-    if device.platform != "gpu" or capability is None:
+    version = getattr(device, "compute_capability", None)
+    if device.platform != "gpu" or version is None:
         raise ValueError(
             "attention backend triton runs on an NVIDIA GPU, got a device of platform "
             f"{device.platform!r} ({device.device_kind}); choose backend xla there, or trace under "
             "jax.sharding.use_abstract_mesh(abstract_gpu('NVIDIA H200')) to compile for a GPU"
         )
-    return int(str(capability).replace(".", ""))
+    return int(str(version).replace(".", ""))
 
 
 def import_jax_triton() -> Any:
@@ -91,6 +92,7 @@ def import_jax_triton() -> Any:
     Raises:
         ImportError: jax-triton or Triton is not installed, or jaxlib has no CUDA plugin.
     """
+    cache = os.environ.get("TRITON_CACHE_DIR")
     try:
         importlib.import_module("triton")
         return importlib.import_module("jax_triton")
@@ -99,6 +101,11 @@ def import_jax_triton() -> Any:
             "attention backend triton needs jax-triton >= 0.3.1, triton and JAX's CUDA plugin, "
             f"got: {error}; pip install 'looped[cuda12]', or choose backend xla"
         ) from error
+    finally:
+        # Its import empties this variable, without which Triton itself compiles nothing.
+        os.environ.pop("TRITON_CACHE_DIR", None)
+        if cache is not None:
+            os.environ["TRITON_CACHE_DIR"] = cache
 
 
 def launch(
@@ -193,7 +200,7 @@ def _repair_dead_code_rule(jax_triton: Any) -> None:
     Without this nothing that calls a kernel lowers: `_triton_kernel_call_dce_rule() takes 2
     positional arguments but 3 were given`. Its rule keeps every call, and so does this one.
     """
-    rules = partial_eval.dce_rules
+    rules: dict[Any, Any] = partial_eval.dce_rules
     primitive = jax_triton.triton_lib.triton_kernel_call_p
     rule = rules.get(primitive)
     if rule is None or jax.__version_info__ < (0, 12):

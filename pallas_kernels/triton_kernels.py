@@ -204,9 +204,7 @@ def _attend_decode_split(
         part = (row * NUM_SPLITS + split) * (NUM_KV_HEADS * GROUP) + head
         tl.store(part_maximum + part, maximum, mask=is_head)
         tl.store(part_total + part, total, mask=is_head)
-        tl.store(
-            part_weighted + part[:, None] * HEAD_DIM + dim[None, :], weighted, mask=is_place
-        )
+        tl.store(part_weighted + part[:, None] * HEAD_DIM + dim[None, :], weighted, mask=is_place)
 
 
 @triton.jit

@@ -39,7 +39,6 @@ class TritonTiles:
     """Fewest keys worth a program of their own; a multiple of the key tiles."""
 
 
-
 def _tiles(prompt: tuple[int, int, int, int], decode: tuple[int, int, int, int]) -> TritonTiles:
     """From (queries, keys, warps, stages) each; the fused kernel takes what prompt rows take."""
     names = ("queries", "keys", "num_warps", "num_stages")

@@ -317,7 +317,7 @@ def test_float32_products_ask_for_the_highest_precision(backend):
 
 def test_an_unknown_backend_is_refused_by_name():
     case = build_case(np.random.default_rng(7), SHAPES["two rows"], [], [])
-    with pytest.raises(ValueError, match="expected one of xla, got 'cuda'"):
+    with pytest.raises(ValueError, match=r"expected one of xla, .*, got 'cuda'"):
         ragged_paged_attention(*case.arguments(), 1.0, backend="cuda")
 
 
