@@ -39,19 +39,25 @@ class TritonTiles:
     """Fewest keys worth a program of their own; a multiple of the key tiles."""
 
 
-def _tiles(prompt: tuple[int, int, int, int], decode: tuple[int, int, int, int]) -> TritonTiles:
-    """From (queries, keys, warps, stages) each; the fused kernel takes what prompt rows take."""
-    names = ("queries", "keys", "num_warps", "num_stages")
-    prompt_tiles = LaunchTiles(**dict(zip(names, prompt, strict=True)))
-    decode_tiles = LaunchTiles(**dict(zip(names, decode, strict=True)))
-    return TritonTiles(prompt=prompt_tiles, decode=decode_tiles, fused=prompt_tiles)
+Sizes = tuple[int, int, int, int]
+"""Queries, keys, warps, stages."""
+
+
+def _tiles(prompt: Sizes, decode: Sizes, fused: Sizes | None = None) -> TritonTiles:
+    """None: the fused kernel takes what prompt rows take."""
+
+    def launch(sizes: Sizes) -> LaunchTiles:
+        queries, keys, num_warps, num_stages = sizes
+        return LaunchTiles(queries=queries, keys=keys, num_warps=num_warps, num_stages=num_stages)
+
+    return TritonTiles(prompt=launch(prompt), decode=launch(decode), fused=launch(fused or prompt))
 
 
 # Key: architecture, kind of dtype ("half": float16 and bfloat16), padded head_dim. Float32 products
 # in full precision do not use tensor cores and need registers for whole rows of a tile.
 _FLOAT32 = {
     64: _tiles((64, 32, 8, 2), (16, 32, 4, 2)),
-    128: _tiles((64, 16, 8, 2), (16, 32, 8, 2)),
+    128: _tiles((64, 16, 8, 2), (16, 32, 8, 2), fused=(32, 16, 8, 2)),
     256: _tiles((16, 16, 4, 2), (16, 32, 8, 2)),
 }
 _HALF = {
