@@ -19,8 +19,7 @@ from . import jax_triton_adapter
 from .jax_triton_adapter import Launch
 from .triton_tiles import TritonTiles, padded_head_dim, tiles_for
 
-QUERY_DTYPES = ("float32", "float16", "bfloat16")
-POOL_DTYPES = QUERY_DTYPES
+DTYPES = ("float32", "float16", "bfloat16")
 
 FINISH_HEAD_TILE = 8
 """Query heads that one program of the last kernel combines."""
@@ -51,8 +50,8 @@ def ragged_paged_attention(
         ValueError: no GPU (nor an abstract one), or a GPU, dtype or size without a kernel.
     """
     check_operands(q, k_pool)
-    dtype = product_dtype(q.dtype, k_pool.dtype)
-    tiles = tiles_for(jax_triton_adapter.compute_capability(), dtype, q.shape[2])
+    capability = jax_triton_adapter.compute_capability()
+    tiles = tiles_for(capability, q.dtype.name, q.shape[2])
     return attend(
         jax_triton_adapter.launch,
         tiles,
@@ -77,22 +76,18 @@ def check_operands(q: Float[Array, "T H D"], k_pool: Float[Array, "LN K S D"]) -
     Raises:
         ValueError: a dtype or a head_dim without a kernel.
     """
-    if q.dtype.name not in QUERY_DTYPES or k_pool.dtype.name not in POOL_DTYPES:
+    # A half-precision pool under float32 products spills hundreds of bytes in every tile tried.
+    if q.dtype != k_pool.dtype or q.dtype.name not in DTYPES:
         raise ValueError(
-            f"attention backend triton takes queries and pools of {', '.join(QUERY_DTYPES)}; "
-            f"got {q.dtype.name} queries and a {k_pool.dtype.name} pool; choose backend xla"
+            f"attention backend triton takes queries and pools of one dtype, {', '.join(DTYPES)}; "
+            f"got {q.dtype.name} queries and a {k_pool.dtype.name} pool; "
+            "give both the same dtype, or choose backend xla"
         )
     if not 1 <= q.shape[2] <= 256:
         raise ValueError(
             f"attention backend triton takes head_dim 1 to 256, got {q.shape[2]}; "
             "choose backend xla"
         )
-
-
-def product_dtype(query_dtype: Any, pool_dtype: Any) -> str:
-    """Name of the type that products are taken in: the common one, else float32."""
-    query_name, pool_name = jnp.dtype(query_dtype).name, jnp.dtype(pool_dtype).name
-    return query_name if query_name == pool_name else "float32"
 
 
 def attend(
@@ -210,8 +205,6 @@ def attention_constants(
     q: Float[Array, "T H D"], k_pool: Float[Array, "LN K S D"], table_width: int, scale: float
 ) -> dict[str, Any]:
     """Constants that the attention kernels have in common."""
-    import triton.language as tl
-
     _, num_heads, head_dim = q.shape
     return {
         "SCALE_LOG2": float(scale) * math.log2(math.e),
@@ -221,7 +214,6 @@ def attention_constants(
         "BLOCK_SIZE": k_pool.shape[2],
         "HEAD_DIM": head_dim,
         "PADDED_DIM": padded_head_dim(head_dim),
-        "DOT_TYPE": getattr(tl, product_dtype(q.dtype, k_pool.dtype)),
     }
 
 

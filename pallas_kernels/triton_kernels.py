@@ -59,7 +59,7 @@ def _attend(
             k_pool + entry[None, :] + dim[:, None],
             mask=is_dim[:, None] & is_written[None, :],
             other=0.0,
-        ).to(queries.dtype)
+        )
         scores = tl.dot(queries, keys, input_precision="ieee") * SCALE_LOG2
         is_visible = position[None, :] < num_visible[:, None]
         scores = tl.where(is_visible, scores, MASKED_SCORE)
@@ -70,7 +70,7 @@ def _attend(
             v_pool + entry[:, None] + dim[None, :],
             mask=is_written[:, None] & is_dim[None, :],
             other=0.0,
-        ).to(queries.dtype)
+        )
         total = total * decay + tl.sum(weights, axis=1)
         weighted = weighted * decay[:, None]
         weighted = tl.dot(weights.to(queries.dtype), values, weighted, input_precision="ieee")
@@ -101,7 +101,6 @@ def _attend_prompt_tile(
     PADDED_DIM: tl.constexpr,
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
-    DOT_TYPE: tl.constexpr,
 ):
     """Outputs of queries tile * QUERY_TILE onwards of an item; query f is row f // GROUP of it."""
     num_rows = tl.load(rows + item)
@@ -114,7 +113,7 @@ def _attend_prompt_tile(
     dim = tl.arange(0, PADDED_DIM)
     place = (row * (NUM_KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM + dim[None, :]
     is_place = is_row[:, None] & (dim < HEAD_DIM)[None, :]
-    queries = tl.load(q + place, mask=is_place, other=0.0).to(DOT_TYPE)
+    queries = tl.load(q + place, mask=is_place, other=0.0)
     _, total, weighted = _attend(
         queries,
         num_visible,
@@ -170,7 +169,6 @@ def _attend_decode_split(
     KEY_TILE: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
-    DOT_TYPE: tl.constexpr,
 ):
     """One split of one decode row and kv head: its softmax state, [R splits H (D)]."""
     length = tl.load(lengths + row)
@@ -185,7 +183,7 @@ def _attend_decode_split(
         is_place = is_head[:, None] & (dim < HEAD_DIM)[None, :]
         source = (row * (NUM_KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM + dim[None, :]
         maximum, total, weighted = _attend(
-            tl.load(q + source, mask=is_place, other=0.0).to(DOT_TYPE),
+            tl.load(q + source, mask=is_place, other=0.0),
             tl.where(is_head, length, 0),
             first_key,
             tl.minimum(first_key + split_keys, length),
@@ -229,7 +227,6 @@ def prompt_kernel(
     PADDED_DIM: tl.constexpr,
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
-    DOT_TYPE: tl.constexpr,
 ):
     """Prompt rows. Grid (work tiles, K); a work tile without an item (-1) is left at once."""
     item = tl.load(work_item + tl.program_id(0))
@@ -256,7 +253,6 @@ def prompt_kernel(
             PADDED_DIM,
             QUERY_TILE,
             KEY_TILE,
-            DOT_TYPE,
         )
 
 
@@ -282,7 +278,6 @@ def decode_kernel(
     KEY_TILE: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
-    DOT_TYPE: tl.constexpr,
 ):
     """Decode rows, split over their keys. Grid (R, K, splits)."""
     _attend_decode_split(
@@ -309,7 +304,6 @@ def decode_kernel(
         KEY_TILE,
         NUM_SPLITS,
         MIN_SPLIT_KEYS,
-        DOT_TYPE,
     )
 
 
@@ -344,7 +338,6 @@ def fused_kernel(
     KEY_TILE: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
-    DOT_TYPE: tl.constexpr,
 ):
     """Both kinds in one launch. Grid (work tiles + R * splits, K), the longer programs first."""
     index = tl.program_id(0)
@@ -374,7 +367,6 @@ def fused_kernel(
                 PADDED_DIM,
                 QUERY_TILE,
                 KEY_TILE,
-                DOT_TYPE,
             )
     else:
         _attend_decode_split(
@@ -401,7 +393,6 @@ def fused_kernel(
             KEY_TILE,
             NUM_SPLITS,
             MIN_SPLIT_KEYS,
-            DOT_TYPE,
         )
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .jax_triton_adapter import PTX_VERSION
-from .triton_attention import attend, product_dtype
+from .triton_attention import DTYPES, attend
 from .triton_tiles import ARCHITECTURES, tiles_for
 from .triton_write import write_kv
 
@@ -30,7 +30,6 @@ SHARED_MEMORY_LIMIT: Mapping[str, int] = {"sm_80": 163 * 1024, "sm_90": 227 * 10
 SPILL_LIMIT = 32
 """Bytes per thread that a kernel may keep in memory for want of registers."""
 
-DTYPES = ("bfloat16", "float16", "float32")
 HEAD_DIMS = (64, 80, 96, 128, 256)
 
 POINTER_TYPES = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32", "int32": "*i32"}
@@ -134,7 +133,7 @@ def recorded_launches(
             )
         return (*(jnp.zeros(x.shape, x.dtype) for x in outputs), *in_place)
 
-    tiles = tiles_for(int(architecture.removeprefix("sm_")), product_dtype(dtype, dtype), head_dim)
+    tiles = tiles_for(int(architecture.removeprefix("sm_")), dtype, head_dim)
     num_rows, num_sequences = 256, 16
     integers = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     pool = jax.ShapeDtypeStruct((num_blocks, num_kv_heads, block_size, head_dim), dtype)

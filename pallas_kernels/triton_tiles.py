@@ -84,7 +84,7 @@ def tiles_for(capability: int, dtype: str, head_dim: int) -> TritonTiles:
     """Configuration for a GPU of compute capability 10 * major + minor.
 
     Args:
-        dtype: name of the type that products are taken in.
+        dtype: name of the dtype of queries and pools.
 
     Raises:
         ValueError: a GPU without a configuration.
