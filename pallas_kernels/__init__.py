@@ -7,11 +7,18 @@ planes it skipped.
 
     attention      ragged_paged_attention: the one contract, its checks, its backends by name
     xla            backend "xla": the reference, and the fast one on CPU
-    pallas         backends "pallas" and "pallas_fused": Pallas kernels on the Triton lowering
-    tiles          tile sizes and launch parameters per GPU architecture
+    pallas, pallas_{tile,decode,prompt,launch}, tiles
+                    backends "pallas" and "pallas_fused": Pallas kernels on the Triton lowering
+    triton_attention, triton_kernels, triton_tiles
+                   backends "triton" and "triton_fused": hand-written kernels for NVIDIA GPUs
+    pallas_write, triton_write
+                    write_kv as one kernel
+    jax_triton_adapter, triton_report
+                   calls a Triton kernel; compiles all of them for a GPU that is not there
     kv_write       write_kv and copy_positions, in place in a donated pool
 
-Imports JAX, NumPy and jaxtyping only: nothing of the engine is known here.
+Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: nothing of the engine
+is known here.
 """
 
 from .attention import AUTO, BACKENDS, ragged_paged_attention, resolve_backend

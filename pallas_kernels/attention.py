@@ -6,14 +6,14 @@ replaced silently: what it cannot serve it refuses.
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
 from jax import Array as JaxArray
 from jaxtyping import Array, Float, Int
 
-from . import pallas, xla
-from .tiles import DEFAULT_ARCHITECTURE
+from . import pallas, triton_attention, xla
 
 AUTO = "auto"
 """Stands for the best backend of the platform; see `resolve_backend`."""
@@ -38,7 +38,7 @@ class Backend(Protocol):
         first_block: int | Int[Array, ""],
         scale: float,
         *,
-        architecture: str,
+        architecture: str | None,
     ) -> Float[Array, "T H D"]: ...
 
 
@@ -47,6 +47,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         "xla": xla.ragged_paged_attention,
         "pallas": pallas.ragged_paged_attention,
         "pallas_fused": pallas.ragged_paged_attention_fused,
+        "triton": triton_attention.ragged_paged_attention,
+        "triton_fused": partial(triton_attention.ragged_paged_attention, is_fused=True),
     }
 )
 
@@ -90,7 +92,7 @@ def ragged_paged_attention(
     scale: float,
     *,
     backend: str = "xla",
-    architecture: str = DEFAULT_ARCHITECTURE,
+    architecture: str | None = None,
 ) -> Float[Array, "T H D"]:
     """softmax(scale * q k^T) v per row, over the keys that the row sees (DESIGN section 4).
 
@@ -114,7 +116,8 @@ def ragged_paged_attention(
         first_block: id of the layer's block 0 in the pool, layer * N; added to ids here.
         scale: factor on the scores, usually D ** -0.5.
         backend: a name in `BACKENDS`.
-        architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for.
+        architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for. None:
+            JAX's default device.
 
     Returns:
         One output per row, in q's dtype.
@@ -122,6 +125,7 @@ def ragged_paged_attention(
     Raises:
         ValueError: an unknown backend, shapes that do not fit together, or a dtype, head_dim,
             group of query heads or architecture that the backend does not serve.
+        ImportError: something that the backend needs is not installed.
     """
     if backend not in BACKENDS:
         raise ValueError(

@@ -60,8 +60,8 @@ def write_kv(
         block_ids: ids in 0..N-1 of each row's block in its plane, or `NO_BLOCK`.
         offsets: position within the block, 0..S-1.
         first_block: id of the layer's block 0 in the pool, layer * N.
-        backend: a name in `WRITERS`, which has one for every attention backend: "xla" scatters
-            into each pool by itself, the others write both in one launch.
+        backend: a name in `WRITERS`: "xla" scatters into each pool by itself, the others write
+            both in one launch. (`triton_write` has a Triton kernel of the same signature.)
 
     Returns:
         Both pools.

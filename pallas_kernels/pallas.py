@@ -26,7 +26,7 @@ from .pallas_decode import Partials
 from .pallas_launch import launch
 from .pallas_prompt import PromptTiles
 from .pallas_tile import Problem
-from .tiles import tile_configuration
+from .tiles import architecture_of, tile_configuration
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -44,13 +44,13 @@ def ragged_paged_attention(
     first_block: int | Int[Array, ""],
     scale: float,
     *,
-    architecture: str,
+    architecture: str | None,
     is_fused: bool = False,
 ) -> Float[Array, "T H D"]:
     """The contract of `attention.ragged_paged_attention`.
 
     Args:
-        architecture: a key of `tiles.TILES`.
+        architecture: a key of `tiles.TILES`; None: that of JAX's default device.
         is_fused: one launch instead of two.
 
     Raises:
@@ -179,7 +179,7 @@ def _fused_kernel(problem: Problem, num_decode: int, *refs: Any) -> None:
         )
 
 
-def _problem(q: jax.Array, k_pool: jax.Array, scale: float, architecture: str) -> Problem:
+def _problem(q: jax.Array, k_pool: jax.Array, scale: float, architecture: str | None) -> Problem:
     """Check what the kernels serve, and gather what they are compiled for."""
     for name, array in (("q", q), ("the pools", k_pool)):
         if array.dtype.name not in DTYPES:
@@ -198,7 +198,9 @@ def _problem(q: jax.Array, k_pool: jax.Array, scale: float, architecture: str) -
         block_size=block_size,
         scale=scale,
         tile_dtype=tile_dtype,
-        tiles=tile_configuration(architecture, head_dim, tile_dtype),
+        tiles=tile_configuration(
+            architecture or architecture_of(jax.devices()[0]), head_dim, tile_dtype
+        ),
     )
     if problem.group_size > problem.tiles.prompt_queries:
         raise ValueError(

@@ -21,8 +21,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from .tiles import DEFAULT_ARCHITECTURE
-
 # Measured in experiments/xla_attention.py. Larger tiles fall out of a core's level 2 cache and
 # are wasted on short contexts; smaller ones pay more for the loop.
 KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
@@ -63,7 +61,7 @@ def ragged_paged_attention(
     first_block: int | Int[Array, ""],
     scale: float,
     *,
-    architecture: str = DEFAULT_ARCHITECTURE,
+    architecture: str | None = None,
 ) -> Float[Array, "T H D"]:
     """The contract of `attention.ragged_paged_attention`; the same for every architecture."""
     del architecture

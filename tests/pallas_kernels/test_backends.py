@@ -37,13 +37,13 @@ def batch_with_oracle(index: int):
 
 
 def shapes_of(target: Target) -> list[str]:
-    return FUSED_SHAPES if target.backend == "pallas_fused" else list(SHAPES)
+    return FUSED_SHAPES if target.backend.endswith("_fused") else list(SHAPES)
 
 
 @each_target
 @pytest.mark.parametrize("index", range(NUM_BATCHES))
 def test_random_mixed_batches_agree_with_the_oracle(target, index):
-    if target.backend == "pallas_fused":
+    if target.backend.endswith("_fused"):
         target.check(random_batch(index, FUSED_SHAPES))
     else:
         target.check(*batch_with_oracle(index))

@@ -150,7 +150,7 @@ SHAPES = {
 }
 
 # Needs a process of its own, in which its interpreter is switched on before it is imported.
-OUT_OF_PROCESS = {"triton"}
+OUT_OF_PROCESS = {"triton", "triton_fused"}
 
 
 @dataclass(frozen=True)

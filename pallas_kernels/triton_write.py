@@ -1,0 +1,51 @@
+"""Write of new keys and values into the pools as one Triton kernel, in place under donation."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from . import jax_triton_adapter
+from .jax_triton_adapter import Launch
+from .kv_write import NO_BLOCK
+from .tiles import padded_dim
+
+
+def write_kv(
+    k_pool: Float[Array, "LN K S D"],
+    v_pool: Float[Array, "LN K S D"],
+    k: Float[Array, "T K D"],
+    v: Float[Array, "T K D"],
+    block_ids: Int[Array, " T"],
+    offsets: Int[Array, " T"],
+    first_block: int | Int[Array, ""],
+    *,
+    launch: Launch = jax_triton_adapter.launch,
+) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
+    """The contract of `kv_write.write_kv`: each row to (block_ids[t], offsets[t]) of one layer.
+
+    Args:
+        launch: runs the kernel.
+
+    Raises:
+        ImportError: jax-triton, Triton or JAX's CUDA plugin is missing.
+        ValueError: no GPU (nor an abstract one).
+    """
+    from . import triton_kernels as kernels
+
+    num_rows, num_kv_heads, head_dim = k.shape
+    k_pool, v_pool = launch(
+        kernels.write_kernel,
+        inputs=(k, v, block_ids, offsets, jnp.reshape(jnp.asarray(first_block, jnp.int32), (1,))),
+        in_place=(k_pool, v_pool),
+        grid=(num_rows,),
+        constants={
+            "NO_BLOCK": NO_BLOCK,
+            "NUM_KV_HEADS": num_kv_heads,
+            "BLOCK_SIZE": k_pool.shape[2],
+            "HEAD_DIM": head_dim,
+            "PADDED_HEADS": 1 << (num_kv_heads - 1).bit_length(),
+            "PADDED_DIM": padded_dim(head_dim),
+        },
+        num_warps=4,
+        num_stages=1,
+    )
+    return k_pool, v_pool
