@@ -117,7 +117,7 @@ def ragged_paged_attention(
         scale: factor on the scores, usually D ** -0.5.
         backend: a name in `BACKENDS`.
         architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for. None:
-            JAX's default device.
+            the one that is traced for.
 
     Returns:
         One output per row, in q's dtype.

@@ -23,14 +23,13 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh, get_abstract_mesh
 from jaxtyping import Array
 
+from . import tiles
+
 # Kernels travel to XLA as PTX and are assembled by JAX's ptxas, which may be years older than the
 # one in Triton's wheel, whose dialect Triton would write (seen: `Unsupported .version 9.4; current
 # version is '9.0'`, when XLA compiles or when the kernel first runs). PTX 8.5 is that of CUDA 12.6,
 # the oldest that jax[cuda12] installs.
 PTX_VERSION = 85
-
-# The names by which devices call themselves.
-DEVICE_KINDS: Mapping[str, str] = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90"}
 
 
 class Launch(Protocol):
@@ -64,26 +63,16 @@ def architecture_here() -> str:
     """Of the GPU that code being traced is for: an abstract device's, or the default one's.
 
     Raises:
-        ValueError: no abstract device and no GPU, or a device of unknown capability.
+        ValueError: no abstract device and no GPU, or a GPU of unknown architecture.
     """
-    abstract = get_abstract_mesh().abstract_device
-    if abstract is not None:
-        for name, architecture in DEVICE_KINDS.items():
-            if re.search(rf"\b{name}\b", abstract.device_kind):
-                return architecture
-        raise ValueError(
-            f"expected an abstract device among {', '.join(DEVICE_KINDS)}, "
-            f"got {abstract.device_kind!r}"
-        )
     device = jax.devices()[0]
-    version = getattr(device, "compute_capability", None)
-    if device.platform != "gpu" or version is None:
+    if get_abstract_mesh().abstract_device is None and device.platform != "gpu":
         raise ValueError(
             "attention backend triton runs on an NVIDIA GPU, got a device of platform "
             f"{device.platform!r} ({device.device_kind}); choose backend xla there, or name an "
             "architecture to compile for a GPU"
         )
-    return f"sm_{str(version).replace('.', '')}"
+    return tiles.architecture_here()
 
 
 def import_jax_triton() -> Any:

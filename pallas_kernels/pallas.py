@@ -26,7 +26,7 @@ from .pallas_decode import Partials
 from .pallas_launch import launch
 from .pallas_prompt import PromptTiles
 from .pallas_tile import Problem
-from .tiles import architecture_of, tile_configuration
+from .tiles import architecture_here, tile_configuration
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -50,7 +50,7 @@ def ragged_paged_attention(
     """The contract of `attention.ragged_paged_attention`.
 
     Args:
-        architecture: a key of `tiles.TILES`; None: that of JAX's default device.
+        architecture: a key of `tiles.TILES`; None: the one that is traced for.
         is_fused: one launch instead of two.
 
     Raises:
@@ -198,9 +198,7 @@ def _problem(q: jax.Array, k_pool: jax.Array, scale: float, architecture: str | 
         block_size=block_size,
         scale=scale,
         tile_dtype=tile_dtype,
-        tiles=tile_configuration(
-            architecture or architecture_of(jax.devices()[0]), head_dim, tile_dtype
-        ),
+        tiles=tile_configuration(architecture or architecture_here(), head_dim, tile_dtype),
     )
     if problem.group_size > problem.tiles.prompt_queries:
         raise ValueError(

@@ -5,12 +5,14 @@ dtype and head_dim of a tile, which is what fills shared memory and registers. T
 come from compiling ahead of time (registers, spills, shared memory); no GPU has timed them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import get_abstract_mesh
 from jax.typing import DTypeLike
 
 MAX_HEAD_DIM = 256
@@ -124,6 +126,11 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
     }
 )
 
+# The names by which GPUs call themselves.
+DEVICE_KINDS: Mapping[str, str] = MappingProxyType(
+    {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90"}
+)
+
 # Its tiles fit into the shared memory of every architecture of the table.
 DEFAULT_ARCHITECTURE = "sm_80"
 
@@ -139,6 +146,23 @@ def architecture_of(device: jax.Device) -> str:
     architecture = f"sm_{str(device.compute_capability).replace('.', '')}"
     _check_architecture(architecture)
     return architecture
+
+
+def architecture_here() -> str:
+    """Of the device that code being traced is for: an abstract device's, or the default one's.
+
+    Raises:
+        ValueError: a GPU that the table does not hold.
+    """
+    abstract = get_abstract_mesh().abstract_device
+    if abstract is None:
+        return architecture_of(jax.devices()[0])
+    for name, architecture in DEVICE_KINDS.items():
+        if re.search(rf"\b{name}\b", abstract.device_kind):
+            return architecture
+    raise ValueError(
+        f"expected an abstract device among {', '.join(DEVICE_KINDS)}, got {abstract.device_kind!r}"
+    )
 
 
 def tile_configuration(architecture: str, head_dim: int, dtype: DTypeLike) -> TileConfiguration:

@@ -46,7 +46,7 @@ def ragged_paged_attention(
     """The contract of `attention.ragged_paged_attention`.
 
     Args:
-        architecture: that of the GPU to compile for; None: JAX's default device.
+        architecture: that of the GPU to compile for; None: the one that is traced for.
         is_fused: one launch for decode and prompt rows instead of one each.
 
     Raises:
