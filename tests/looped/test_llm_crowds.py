@@ -95,7 +95,24 @@ def run(llm, requests):
         streamed = events.get(name, [])
         assert tuple(event.token_id for event in streamed) == done.token_ids
         assert done.text.startswith("".join(event.text for event in streamed))
+        check_text(llm.tokenizer, done, requests[name[0]].params)
     return completions
+
+
+def check_text(tokenizer, done, params):
+    """The text is that of the tokens, up to the first stop string."""
+    whole = tokenizer.decode(done.token_ids)
+    if not isinstance(done.stop_reason, str):
+        assert done.text == whole
+    elif params.include_stop_str_in_output:
+        assert done.text.endswith(done.stop_reason)
+        assert whole.startswith(done.text)
+    else:
+        assert whole.startswith(done.text + done.stop_reason)
+    if params.min_tokens == 0:
+        # An unfinished character is no text yet.
+        before = tokenizer.decode(done.token_ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
+        assert not any(stop in before for stop in params.stop)
 
 
 @pytest.fixture(scope="module")
