@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import ModelConfig
+    from .detokenizer import Detokenizer
     from .engine import LLMEngine
     from .engine_config import EngineConfig
     from .errors import LoopedError, UsageError
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from .outputs import Completion, LoopScores, StepOutput, TokenEvent
     from .sampling_params import SamplingParams
     from .scoring import perplexities
-    from .tokenizer import Detokenizer, Tokenizer
+    from .tokenizer import Tokenizer
 
 _HOMES = {
     "Completion": ".outputs",
-    "Detokenizer": ".tokenizer",
+    "Detokenizer": ".detokenizer",
     "EngineConfig": ".engine_config",
     "GenerationRequest": ".llm",
     "LLM": ".llm",

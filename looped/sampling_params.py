@@ -81,8 +81,9 @@ class SamplingParams:
     """Further ids that end the request, beside the model's end of sequence."""
     stop: Sequence[str] = ()
     """Up to 16 texts, 1 to 256 characters each, or one; the first in the output ends the request,
-    whatever tokens spell it, and the text ends before it. Needs a tokenizer: `LLM`, not the engine
-    by itself."""
+    whatever tokens spell it, and the text ends before it. Special tokens are not text, so that no
+    stop string finds one, by itself or with text around it: the name of one is refused, and
+    stop_token_ids takes its id. Needs a tokenizer: `LLM`, not the engine by itself."""
     include_stop_str_in_output: bool = False
     """The text ends with the stop string, not before it."""
     ignore_eos: bool = False

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from .detokenizer import Detokenizer
 from .stop_strings import StopStringSearch
-from .tokenizer import Detokenizer, Tokenizer
+from .tokenizer import Tokenizer
 
 
 class TextStream:

@@ -1,6 +1,8 @@
 """Text to token ids and back, with a checkpoint's own tokenizer, chat template and stop ids."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +13,8 @@ from .config import read_json
 from .errors import LoopedError
 from .stops import CHAT_END, find_stop_token_ids
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""How vocabularies with byte fallback spell a single byte."""
 
 
 class Tokenizer:
@@ -31,8 +34,16 @@ class Tokenizer:
         stop_token_ids: frozenset[int],
     ) -> None:
         self._fast = fast
+        self._decoder = fast.decoder
+        self._has_byte_tokens = fast.decoder is not None and fast.decoder.decode(["<0x61>"]) == "a"
         self._template = template
         self.stop_token_ids = stop_token_ids
+        self.special_token_ids = {
+            token.content: token_id
+            for token_id, token in fast.get_added_tokens_decoder().items()
+            if token.special
+        }
+        """By name; no text contains them."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
@@ -72,8 +83,27 @@ class Tokenizer:
         return frozenset() if end is None else frozenset({end})
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD."""
-        return self._fast.decode(list(ids), skip_special_tokens=True)
+        """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD.
+
+        It is the library's text, but for byte fallback: there, the library gives up all bytes
+        between two other tokens for one that is broken, also a line break that was whole. Here as
+        in byte-level vocabularies, every whole character stays.
+        """
+        spelled = map(self.spelling, ids)
+        return self.join([token for token in spelled if token is not None])
+
+    def spelling(self, token_id: int) -> str | None:
+        """A token as the vocabulary has it; None where there is no text in it: for a special token,
+        or an id that only the model knows."""
+        token: str | None = self._fast.id_to_token(token_id)
+        return None if token in self.special_token_ids else token
+
+    def join(self, spelled: Sequence[str]) -> str:
+        """Text of tokens that are spelled as the vocabulary has them."""
+        if self._decoder is None:
+            return " ".join(spelled)
+        tokens = list(_mended(spelled)) if self._has_byte_tokens else list(spelled)
+        return self._decoder.decode(tokens)
 
     def token_text(self, token_id: int) -> str:
         """Text of one token by itself: a special token's name, U+FFFD for a part of a character.
@@ -83,40 +113,15 @@ class Tokenizer:
         return self._fast.decode([token_id], skip_special_tokens=False)
 
 
-class Detokenizer:
-    """Turns a growing sequence of token ids into text, piece by piece.
-
-    A character may be split over tokens, so a piece that ends inside one is held back until the
-    rest has come: the pieces always add up to `Tokenizer.decode` of the whole.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        # Ids since the last point at which the text was certainly complete, and how much of their
-        # text has been given out. One settled id is kept in front: some decoders treat a leading
-        # token specially.
-        self._pending: list[int] = []
-        self._num_emitted = 0
-
-    def add(self, token_id: int) -> str:
-        """The text that this token makes certain; often empty inside a multi-byte character."""
-        self._pending.append(token_id)
-        text = self._tokenizer.decode(self._pending)
-        if not text.endswith(REPLACEMENT):
-            piece = text[self._num_emitted :]
-            self._pending = [token_id]
-            self._num_emitted = len(self._tokenizer.decode(self._pending))
-            return piece
-        # Only the last character can still change: an unfinished one is a single U+FFFD.
-        piece = text[self._num_emitted : -1]
-        self._num_emitted += len(piece)
-        return piece
-
-    def finish(self) -> str:
-        """What was held back; U+FFFD where a character stayed unfinished."""
-        piece = self._tokenizer.decode(self._pending)[self._num_emitted :]
-        self._pending, self._num_emitted = [], 0
-        return piece
+def _mended(spelled: Sequence[str]) -> Iterator[str]:
+    """The tokens with U+FFFD, in bytes, for each broken character among byte tokens."""
+    for is_byte, run in groupby(spelled, key=lambda token: BYTE_TOKEN.fullmatch(token) is not None):
+        if is_byte:
+            raw = bytes(int(token[3:5], 16) for token in run)
+            whole = raw.decode(errors="replace").encode()
+            yield from (f"<0x{byte:02X}>" for byte in whole)
+        else:
+            yield from run
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -111,6 +111,9 @@ def generate(
     for file in (requests, exit_trace):
         if file is not None and not file.is_file():
             raise UsageError(f"{file} cannot be read: there is no such file")
+    for flag, value in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+        if value is not None and not as_json:
+            raise UsageError(f"{flag} is for machines to read; add --json")
     if prompt_logprobs_every_loop:
         refuse_whole_prompts(engine_config, "--prompt-logprobs-every-loop")
     if exit_trace is not None:

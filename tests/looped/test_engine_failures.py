@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engines import SMALL, check_idle, complete, drain, loaded_model, make_engine, run_params
+from failures import InjectedError, fail_once
 
 from looped.engine import LLMEngine
 from looped.errors import LoopedError, UsageError
@@ -14,24 +15,6 @@ from looped.runner import Runner
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, FinishReason, InterfaceError, LaunchKind
 from looped.state import DeviceState
-
-
-class InjectedError(Exception):
-    """Raised by these tests inside the engine."""
-
-
-def fail_once(monkeypatch, method, when):
-    """Makes a Runner method raise the first time `when(argument)` holds."""
-    original, state = getattr(Runner, method), {"has_failed": False}
-
-    def maybe_fail(runner, argument):
-        if not state["has_failed"] and when(argument):
-            state["has_failed"] = True
-            raise InjectedError(f"injected into {method}")
-        return original(runner, argument)
-
-    monkeypatch.setattr(Runner, method, maybe_fail)
-    return state
 
 
 def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, monkeypatch):

@@ -1,13 +1,13 @@
 """`TextStream` and the search inside it, against looking at the whole text."""
 
 import pytest
-from byte_tokenizers import cut
+from byte_tokenizers import byte_fallback, cut
 from hypothesis import given
 from hypothesis import strategies as st
 
+from looped.detokenizer import Detokenizer
 from looped.stop_strings import StopStringSearch
 from looped.text_stream import TextStream
-from looped.tokenizer import Detokenizer
 
 
 def as_bytes(piece):
@@ -109,6 +109,17 @@ def test_a_token_may_end_inside_a_character_right_after_it(include):
     assert text_stream.stop_string == "END"
     assert deltas == ["a", "END" if include else "", ""]
     assert text_stream.num_tokens == 2
+
+
+@pytest.mark.parametrize("stop", ["€", "a€", "€\n"])
+def test_it_may_be_split_over_byte_fallback_tokens(stop):
+    tokenizer = byte_fallback([])
+    text_stream = TextStream(tokenizer, [stop])
+    deltas = [text_stream.add(byte) for byte in "xa€\nb".encode()]
+    assert (text_stream.text, text_stream.stop_string) == ("xa€\nb".partition(stop)[0], stop)
+    # It ends with its last byte, not with the token after it.
+    assert text_stream.num_tokens == len(f"x{'' if stop[0] == 'a' else 'a'}{stop}".encode())
+    assert "".join(deltas) == text_stream.text
 
 
 def test_a_character_that_stays_unfinished_may_complete_one():

@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_tokenizers import BYTE_CHARACTERS, cut
+from byte_tokenizers import byte_fallback, cut
 from checkpoints import FIXTURES, REMOVED, change_json, copy_fixture, write_json
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models
 
 from looped.chat import ChatTemplate
 from looped.errors import LoopedError
-from looped.tokenizer import Detokenizer, Tokenizer
+from looped.tokenizer import Tokenizer
 
 VOCAB_SIZE = 512
 USER = [{"role": "user", "content": "Hi!"}]
@@ -35,11 +32,6 @@ def tokenizer() -> Tokenizer:
 def byte_tokenizer() -> Tokenizer:
     """Token id = byte, so that every character is split at every byte."""
     return cut([bytes([byte]) for byte in range(256)])[0]
-
-
-def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer)
-    return [*map(detokenizer.add, ids), detokenizer.finish()]
 
 
 # Text and ids.
@@ -68,6 +60,14 @@ def test_a_token_by_itself_has_its_text_or_its_name(tokenizer: Tokenizer) -> Non
     assert "".join(map(tokenizer.token_text, ids)).startswith(" the \ufffd")
     assert tokenizer.token_text(2) == "<|im_end|>"
     assert tokenizer.token_text(VOCAB_SIZE + 1) == ""
+
+
+def test_a_broken_byte_costs_no_other_character_under_byte_fallback() -> None:
+    tokenizer = byte_fallback(["\N{LOWER ONE EIGHTH BLOCK}word"])
+    word = 256
+    assert tokenizer.decode([word, *b"\n\xe2\x82\xac", word]) == "word\n€ word"
+    assert tokenizer.decode([word, *b"\n\xe2\x82", word, *b"\xff!"]) == "word\n\ufffd word\ufffd!"
+    assert tokenizer.decode([*b"\xe2", word, *b"\x82\xac"]) == "\ufffd word\ufffd\ufffd"
 
 
 def test_a_missing_tokenizer_is_refused(folder: Path) -> None:
@@ -260,87 +260,3 @@ def test_a_hidden_attribute_alone_shows_nothing(hidden: str) -> None:
 def test_a_failure_inside_a_template_is_the_user_s_error(source: str, content: Any) -> None:
     with pytest.raises(LoopedError, match="the chat template refused the messages"):
         render(source, [{"role": "user", "content": content}])
-
-
-# Detokenizing.
-
-
-@given(ids=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40))
-def test_pieces_of_any_ids_add_up(tokenizer: Tokenizer, ids: list[int]) -> None:
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
-
-
-@given(ids=st.lists(st.integers(0, 255), max_size=40))
-def test_pieces_of_any_bytes_add_up(byte_tokenizer: Tokenizer, ids: list[int]) -> None:
-    whole = bytes(ids).decode("utf-8", errors="replace")
-    assert byte_tokenizer.decode(ids) == whole
-    assert "".join(pieces(byte_tokenizer, ids)) == whole
-
-
-@given(data=st.data())
-def test_pieces_of_bytes_between_words_and_special_tokens_add_up(
-    tokenizer: Tokenizer, data: st.DataObject
-) -> None:
-    fast = FastTokenizer.from_file(str(FIXTURES / "ouro-tiny" / "tokenizer.json"))
-    byte_ids = [fast.token_to_id(character) for character in BYTE_CHARACTERS.values()]
-    assert None not in byte_ids
-    token = st.one_of(st.sampled_from(byte_ids), st.integers(0, VOCAB_SIZE - 1), st.integers(0, 2))
-    ids = data.draw(st.lists(token, max_size=30))
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
-
-
-SPLIT_TEXT = st.text(
-    st.one_of(
-        st.sampled_from("aé漢😀👩\u200d\N{COMBINING ACUTE ACCENT}\N{REPLACEMENT CHARACTER}"),
-        st.characters(codec="utf-8"),
-    ),
-    max_size=12,
-)
-
-
-@given(text=SPLIT_TEXT)
-def test_no_piece_holds_a_part_of_a_character(byte_tokenizer: Tokenizer, text: str) -> None:
-    given_out = pieces(byte_tokenizer, list(text.encode()))
-    assert "".join(given_out) == text
-    broken = "".join(given_out).count("\N{REPLACEMENT CHARACTER}")
-    assert broken == text.count("\N{REPLACEMENT CHARACTER}")
-
-
-@given(text=SPLIT_TEXT.filter(lambda text: "\N{REPLACEMENT CHARACTER}" not in text))
-def test_a_character_is_given_out_with_its_last_byte(byte_tokenizer: Tokenizer, text: str) -> None:
-    detokenizer = Detokenizer(byte_tokenizer)
-    for character in text:
-        *first, last = character.encode()
-        assert [detokenizer.add(byte) for byte in first] == [""] * len(first)
-        assert detokenizer.add(last) == character
-    assert detokenizer.finish() == ""
-
-
-def test_an_emoji_split_over_tokens_comes_once_and_whole(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("a😀b")
-    assert len(ids) > 3
-    assert [piece for piece in pieces(tokenizer, ids) if piece] == ["a", "😀", "b"]
-
-
-def test_a_character_that_stays_unfinished_is_shown_at_the_end(byte_tokenizer: Tokenizer) -> None:
-    assert pieces(byte_tokenizer, [97, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "\ufffd"]
-    assert pieces(byte_tokenizer, [0xF0, 0x9F, 97]) == ["", "", "\ufffda", ""]
-
-
-def test_a_decoder_that_strips_the_first_space_keeps_the_others() -> None:
-    words = {"\N{LOWER ONE EIGHTH BLOCK}ab": 0, "\N{LOWER ONE EIGHTH BLOCK}c": 1, "d": 2}
-    fast = FastTokenizer(models.WordLevel(words, unk_token="d"))
-    fast.decoder = decoders.Metaspace()
-    tokenizer = Tokenizer(fast, template=None, stop_token_ids=frozenset())
-    assert pieces(tokenizer, [0, 1, 2, 1, 0]) == ["ab", " c", "d", " c", " ab", ""]
-
-
-def test_special_tokens_inside_a_character_do_not_break_it(tokenizer: Tokenizer) -> None:
-    first, *rest = tokenizer.encode("😀")
-    assert "".join(pieces(tokenizer, [first, 0, 1, 2, *rest])) == "😀"
-
-
-def test_a_finished_detokenizer_starts_afresh(byte_tokenizer: Tokenizer) -> None:
-    detokenizer = Detokenizer(byte_tokenizer)
-    assert detokenizer.add(0xF0) + detokenizer.finish() == "\ufffd"
-    assert detokenizer.add(98) + detokenizer.finish() == "b"

@@ -27,3 +27,20 @@ def cut(pieces: Sequence[bytes]) -> tuple[Tokenizer, list[int]]:
     fast.decoder = decoders.ByteLevel()
     tokenizer = Tokenizer(fast, template=None, stop_token_ids=frozenset())
     return tokenizer, [ids[text] for text in spelled]
+
+
+def byte_fallback(words: Sequence[str], special: Sequence[str] = ()) -> Tokenizer:
+    """Llama's kind of tokenizer: ids 0 to 255 are bytes, then come words and special tokens."""
+    names = [*(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    ids = {name: token_id for token_id, name in enumerate(names)}
+    fast = FastTokenizer(models.WordLevel(ids, unk_token=names[0]))
+    fast.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\N{LOWER ONE EIGHTH BLOCK}", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    fast.add_special_tokens(list(special))
+    return Tokenizer(fast, template=None, stop_token_ids=frozenset())

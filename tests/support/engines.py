@@ -1,6 +1,7 @@
 """Engines on the tiny checkpoints, for tests: executables are shared between engines of a shape."""
 
 import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.executables import Executables
+from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
 from looped.outputs import Completion
 from looped.sampling_params import SamplingParams
@@ -40,14 +42,24 @@ def loaded_model(folder: Path, dtype: str = "float32") -> LoadedModel:
     return load_folder(folder, dtype=dtype)
 
 
-def make_engine(folder: Path, *, dtype: str = "float32", **options: Any) -> LLMEngine:
+def make_engine(
+    folder: Path, *, dtype: str = "float32", eos_token_ids: Iterable[int] = (), **options: Any
+) -> LLMEngine:
     """An engine with `SMALL` options, changed by `options`."""
     loaded = loaded_model(folder, dtype)
     config = replace(SMALL, **options)
     engine = LLMEngine(loaded, config)
     executables = engine.runner.executables
     shared = _executables.setdefault((folder, executables.shape, executables.backend), executables)
-    return LLMEngine(loaded, config, executables=shared)
+    return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, executables=shared)
+
+
+def make_llm(folder: Path, **options: Any) -> LLM:
+    """An `LLM` whose engine is one of `make_engine`'s."""
+    llm = LLM(str(folder), dtype="float32", config=replace(SMALL, **options))
+    ends = llm.engine._eos_token_ids
+    llm.engine = make_engine(folder, eos_token_ids=ends, **options)
+    return llm
 
 
 def run_params(run: dict[str, Any]) -> SamplingParams:
