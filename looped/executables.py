@@ -82,6 +82,7 @@ class Executables:
     def __init__(self, shape: StateShape, parameters: Parameters, *, backend: str) -> None:
         self.shape = shape
         self.backend = backend
+        self.layers = "scanned" if parameters.model.is_stacked else "unrolled"
         self.num_compilations = 0
         leaves, self._tree = jax.tree.flatten(parameters)
         self._leaf_types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -78,7 +78,7 @@ class PagedAttention:
 
     def __call__(
         self,
-        layer: int,
+        layer: int | Int[Array, ""],
         query: Float[Array, "T H D"],
         key: Float[Array, "T K D"],
         value: Float[Array, "T K D"],
