@@ -15,11 +15,10 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Int
 
+from looped.scopes import LAYERS
+
 LayerType = TypeVar("LayerType", bound=nnx.Module)
 Carry = TypeVar("Carry")
-
-SCOPE = "layers"
-"""Name in the metadata of every operation of a layer, by which a compiled step is analysed."""
 
 
 def run_layers(
@@ -34,7 +33,7 @@ def run_layers(
         run_layer: takes a layer, its index (a number, or a traced one in a scan) and the carry.
         carry: a pytree whose shapes and types no layer changes.
     """
-    with jax.named_scope(SCOPE):
+    with jax.named_scope(LAYERS):
         if isinstance(layers, nnx.List):
             for index, layer in enumerate(layers):
                 carry = run_layer(layer, index, carry)
@@ -61,6 +60,15 @@ def stack_layers(layers: "nnx.List[LayerType]") -> LayerType:
         for part in parts:
             part.delete()
     return jax.tree.unflatten(structure, stacked)
+
+
+def stacked_shapes(layers: "nnx.List[LayerType]") -> LayerType:
+    """What `stack_layers` would make of a list, with shapes and types in place of arrays."""
+
+    def stack(first: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(layers), *first.shape), first.dtype)
+
+    return jax.tree.map(stack, layers[0])
 
 
 @jax.jit

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from looped.config import ModelConfig
 
-from .layers import run_layers, stack_layers
+from .layers import run_layers, stack_layers, stacked_shapes
 
 
 class Attend(Protocol):
@@ -60,6 +60,16 @@ class OuroModel(nnx.Module):
         self.final_norm = RMSNorm(config, dtype=dtype)
         self.exit_gate = Linear(config.hidden_size, 1, has_bias=True, dtype=dtype, rngs=rngs)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, rngs=rngs)
+
+    @classmethod
+    def abstract(
+        cls, config: ModelConfig, dtype: jnp.dtype, *, is_stacked: bool = False
+    ) -> "OuroModel":
+        """The model with shapes and types in place of arrays."""
+        model: OuroModel = nnx.eval_shape(lambda: cls(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        if is_stacked and isinstance(model.layers, nnx.List):
+            model.layers = stacked_shapes(model.layers)
+        return model
 
     @property
     def is_stacked(self) -> bool:
