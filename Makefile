@@ -7,8 +7,14 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.looped-ready
+AOT_READY := $(VENV)/.looped-aot-ready
 
-.PHONY: demo test check format lint types package clean
+# With JAX's CUDA plugin installed and no GPU, JAX complains at every start unless it is told.
+ifeq ($(wildcard /dev/nvidiactl),)
+export JAX_PLATFORMS ?= cpu
+endif
+
+.PHONY: demo test aot check format lint types package clean
 
 # On a terminal the text streams; the talk around it goes to stderr.
 demo: $(READY)
@@ -22,6 +28,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -n 2
+
+# Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
+aot: $(AOT_READY)
+	$(BIN)/looped aot --target h200 --target a100 --model examples/ouro-1.4b/config.json
 
 # What CI runs, and more: the whole gate before a commit.
 check: format lint types test package
@@ -53,6 +63,10 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(AOT_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,aot]'
 	touch $@
 
 clean:

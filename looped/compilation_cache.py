@@ -1,6 +1,9 @@
 """JAX's persistent compilation cache: a model's second start compiles nothing."""
 
+import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -14,3 +17,15 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(Path(home) / "xla"))
     # Steps of small models compile in less than the default threshold of a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@contextmanager
+def no_cache_entries() -> Iterator[None]:
+    """Compiles without leaving entries: JAX cannot read back what was made for an absent GPU."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.values[name]
+    jax.config.update(name, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

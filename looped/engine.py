@@ -49,6 +49,11 @@ class LLMEngine:
         self.config = config or EngineConfig()
         self.model_config = loaded.config
         self._eos_token_ids = frozenset(eos_token_ids)
+        if self.config.layers not in (None, loaded.layers):
+            raise UsageError(
+                f"layers {self.config.layers} was asked for, but the model was loaded "
+                f"{loaded.layers}; load it with load_folder(..., layers={self.config.layers!r})"
+            )
         self._exit_defaults = self.config.exit_defaults(loaded.config)
         parameters = Parameters(
             model=loaded.model,
@@ -68,11 +73,13 @@ class LLMEngine:
         )
         if executables is None:
             executables = Executables(shape, parameters, backend=self.config.attention_backend)
-        elif (executables.shape, executables.backend) != (shape, self.config.attention_backend):
-            raise UsageError(
-                f"shared executables were compiled for {executables.shape}, this engine needs "
-                f"{shape}"
-            )
+        else:
+            compiled = executables.shape, executables.backend, executables.layers
+            needed = shape, self.config.attention_backend, loaded.layers
+            if compiled != needed:
+                raise UsageError(
+                    f"shared executables were compiled for {compiled}, this engine needs {needed}"
+                )
         self.runner = Runner(parameters, executables, self._ladders)
         self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
         self.is_broken = False

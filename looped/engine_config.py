@@ -8,6 +8,7 @@ from .config import ModelConfig
 from .errors import UsageError
 
 KV_DTYPES = ("float32", "float16", "bfloat16")
+LAYER_FORMS = ("unrolled", "scanned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +72,18 @@ class EngineConfig:
     """Seed of the frozen random head of exit mode `random_lookahead`."""
     attention_backend: str = "xla"
     """Attention backend, by its name in `looped.pallas_kernels`."""
+    layers: str | None = None
+    """Form of the layers in a compiled step: `unrolled` (code and arrays of every layer) or
+    `scanned` (one layer's code, stacked arrays). None: the platform's measured best, unrolled on
+    CPU; on GPU unrolled until measured."""
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype is not None and self.kv_cache_dtype not in KV_DTYPES:
             raise UsageError(
                 f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}; got {self.kv_cache_dtype!r}"
             )
+        if self.layers not in (None, *LAYER_FORMS):
+            raise UsageError(f"layers must be one of {', '.join(LAYER_FORMS)}; got {self.layers!r}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise UsageError(
                 "gpu_memory_utilization must be above 0 and at most 1, "

@@ -25,6 +25,7 @@ from looped.sched import (
 )
 
 from .coda import coda, score
+from .compile_target import THIS_MACHINE, CompileTarget
 from .logit_edits import write_slot
 from .packing import (
     PackedLayout,
@@ -77,15 +78,26 @@ class Executables:
         shape: sizes of the device state.
         parameters: only their shapes and types matter.
         backend: attention backend, by the name `looped.pallas_kernels` has for it.
+        target: where the steps will run.
     """
 
-    def __init__(self, shape: StateShape, parameters: Parameters, *, backend: str) -> None:
+    def __init__(
+        self,
+        shape: StateShape,
+        parameters: Parameters,
+        *,
+        backend: str,
+        target: CompileTarget = THIS_MACHINE,
+    ) -> None:
         self.shape = shape
         self.backend = backend
+        self.target = target
+        self.layers = "scanned" if parameters.model.is_stacked else "unrolled"
         self.num_compilations = 0
         leaves, self._tree = jax.tree.flatten(parameters)
-        self._leaf_types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        self._state_type = jax.eval_shape(lambda: DeviceState.zeros(shape))
+        self._leaf_types = leaves
+        self.state_type = jax.eval_shape(lambda: DeviceState.zeros(shape))
+        """The device state as shapes and types."""
         self._layouts: dict[Rung, PackedLayout[Any]] = {}
         self._compiled: dict[Rung, Any] = {}
         self._slot_writer: Any = None
@@ -100,7 +112,7 @@ class Executables:
     def get(self, rung: Rung) -> Any:
         """The executable of a rung, compiled now if it was not prepared."""
         if rung not in self._compiled:
-            self._compiled[rung] = self._compile(rung)
+            self._compiled[rung] = self.lower(rung).compile()
             self.num_compilations += 1
         return self._compiled[rung]
 
@@ -114,8 +126,8 @@ class Executables:
                 return write_slot(state, layout.unpack(packed))
 
             packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-            traced = jax.jit(call, donate_argnums=0).trace(self._state_type, packed_type)
-            self._slot_writer = traced.lower().compile()
+            lowered = self.target.lower(call, (self.state_type, packed_type), donated=0)
+            self._slot_writer = lowered.compile()
             self.num_compilations += 1
         return self._slot_writer
 
@@ -137,7 +149,8 @@ class Executables:
         analyses = (compiled.memory_analysis() for compiled in self._compiled.values())
         return max((analysis.temp_size_in_bytes for analysis in analyses), default=0)
 
-    def _compile(self, rung: Rung) -> Any:
+    def lower(self, rung: Rung) -> jax.stages.Lowered:
+        """The step of a rung, traced and lowered for the target but not compiled."""
         layout = self.layout(rung)
         step = self._step(rung[0])
 
@@ -145,10 +158,7 @@ class Executables:
             return step(jax.tree.unflatten(self._tree, leaves), state, layout.unpack(packed))
 
         packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-        traced = jax.jit(call, donate_argnums=1).trace(
-            self._leaf_types, self._state_type, packed_type
-        )
-        return traced.lower().compile()
+        return self.target.lower(call, (self._leaf_types, self.state_type, packed_type), donated=1)
 
     def _step(self, kind: LaunchKind) -> Callable[..., Any]:
         if kind.runs_layers:

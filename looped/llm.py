@@ -84,7 +84,7 @@ class LLM:
                 if self.tokenizer is not None
                 else find_stop_token_ids(folder, None)
             )
-        loaded = load_folder(folder, dtype=dtype, num_loops=num_loops)
+        loaded = load_folder(folder, dtype=dtype, num_loops=num_loops, layers=config.layers)
         if outside := [i for i in eos_token_ids if not 0 <= i < loaded.config.vocab_size]:
             raise UsageError(
                 f"eos_token_ids must be 0 to {loaded.config.vocab_size - 1}, got {outside[0]}"

@@ -4,17 +4,22 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 
 from looped.convert import ConvertedFolder, HuggingFaceFolder
 
 from .config import ModelConfig
+from .engine_config import LAYER_FORMS
 from .errors import UsageError
 from .models import OuroModel, load_model
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+# Measured on CPU, where a scan copies each layer's weights; on GPU not measured yet.
+BEST_LAYERS = {"cpu": "unrolled", "gpu": "unrolled"}
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,18 @@ class LoadedModel:
     model: OuroModel
     dtype: str
 
+    @property
+    def layers(self) -> str:
+        """Form of the model's layers, a name of `LAYER_FORMS`."""
+        return "scanned" if self.model.is_stacked else "unrolled"
+
 
 def load_folder(
-    folder: Path | str, *, dtype: str | None = None, num_loops: int | None = None
+    folder: Path | str,
+    *,
+    dtype: str | None = None,
+    num_loops: int | None = None,
+    layers: str | None = None,
 ) -> LoadedModel:
     """Loads a converted folder, or a Hugging Face folder by converting it in memory.
 
@@ -36,6 +50,7 @@ def load_folder(
         folder: either form.
         dtype: "float32" or "bfloat16"; None takes the checkpoint's (float32 for float16).
         num_loops: run the model with this P, prompts included; None takes the checkpoint's.
+        layers: "unrolled" or "scanned"; None takes the platform's best.
 
     Raises:
         LoopedError: for a folder that is not a sound model, with all reasons.
@@ -43,6 +58,10 @@ def load_folder(
     folder = Path(folder)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    if layers is None:
+        layers = BEST_LAYERS.get(jax.default_backend(), "unrolled")
+    if layers not in LAYER_FORMS:
+        raise UsageError(f"layers must be one of {', '.join(LAYER_FORMS)}; got {layers!r}")
     source: ConvertedFolder | HuggingFaceFolder
     if ConvertedFolder.is_at(folder):
         source = ConvertedFolder(folder)
@@ -52,5 +71,7 @@ def load_folder(
     config = source.config.with_num_loops(num_loops)
     dtype = dtype or ("bfloat16" if source.dtype == "bfloat16" else "float32")
     model = load_model(config, source.read, DTYPES[dtype])
+    if layers == "scanned":
+        model.stack_layers()
     logger.info("loaded %s: %d parameters, %s", folder, config.num_parameters, dtype)
     return LoadedModel(folder, config, model, dtype)

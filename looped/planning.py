@@ -70,7 +70,8 @@ def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | Non
     """
     model = replace(model, num_loops=num_loops or model.num_loops)
     config.exit_defaults(model)
-    plan_scheduler(config, _trial_shape(config, model, jnp.dtype(jnp.float32)))
+    is_cpu = jax.default_backend() == "cpu"
+    plan_scheduler(config, _trial_shape(config, model, jnp.dtype(jnp.float32), is_cpu=is_cpu))
 
 
 def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters) -> StateShape:
@@ -80,7 +81,8 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
         UsageError: options that contradict each other or the model.
         LoopedError: no memory for a useful pool.
     """
-    shape = _trial_shape(config, loaded.config, jnp.dtype(loaded.dtype))
+    is_cpu = jax.default_backend() == "cpu"
+    shape = _trial_shape(config, loaded.config, jnp.dtype(loaded.dtype), is_cpu=is_cpu)
     trial = plan_scheduler(config, shape)
     shape = replace(shape, chunk_size=trial.chunk_size)
     device = jax.devices()[0]
@@ -94,27 +96,68 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
     ladders = ladders_for(trial, is_deterministic=config.deterministic)
     executables.prepare([(kind, ladder[-1]) for kind, ladder in ladders.items()])
     limit, in_use = device_memory(device)
-    num_blocks = blocks_on_gpu(
+    return _fill_gpu(
         config,
         shape,
         bytes_limit=limit,
         bytes_in_use=in_use,
         workspace=executables.workspace_bytes,
     )
-    # What fits bounds the longest sequence, unless the user has named it.
-    fitting = num_blocks // loaded.config.num_loops * config.block_size
+
+
+def plan_absent_gpu(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: str,
+    *,
+    bytes_limit: int,
+    bytes_in_use: int,
+    workspace: int,
+) -> StateShape:
+    """What `plan_shape` would come to on a GPU that is not there, from its numbers.
+
+    Args:
+        config: the engine's options.
+        model: as config.json describes it.
+        dtype: of the weights; cached keys and values have it, too, unless `config` says otherwise.
+        bytes_limit: memory that JAX would let the engine use.
+        bytes_in_use: of the weights.
+        workspace: temporary memory of the largest step, guessed.
+
+    Raises:
+        UsageError: options that contradict each other or the model.
+        LoopedError: no memory for a useful pool.
+    """
+    shape = _trial_shape(config, model, jnp.dtype(dtype), is_cpu=False)
+    shape = replace(shape, chunk_size=plan_scheduler(config, shape).chunk_size)
+    if (explicit := explicit_blocks(config, shape)) is not None:
+        return replace(shape, num_blocks=explicit)
+    return _fill_gpu(
+        config,
+        shape,
+        bytes_limit=bytes_limit,
+        bytes_in_use=bytes_in_use,
+        workspace=workspace,
+    )
+
+
+def _fill_gpu(config: EngineConfig, shape: StateShape, **memory: int) -> StateShape:
+    """A pool of what memory leaves; what fits bounds the longest sequence, unless it is named."""
+    num_blocks = blocks_on_gpu(config, shape, **memory)
+    fitting = num_blocks // shape.config.num_loops * config.block_size
     longest = config.max_model_len or min(shape.max_model_len, fitting)
     return replace(shape, num_blocks=num_blocks, max_model_len=longest)
 
 
-def _trial_shape(config: EngineConfig, model: ModelConfig, dtype: np.dtype[Any]) -> StateShape:
+def _trial_shape(
+    config: EngineConfig, model: ModelConfig, dtype: np.dtype[Any], *, is_cpu: bool
+) -> StateShape:
     """All sizes but chunk and pool, which the scheduler's checks and memory still decide."""
     if config.attention_backend not in BACKENDS:
         raise UsageError(
             f"attention_backend must be one of {', '.join(BACKENDS)}; "
             f"got {config.attention_backend!r}"
         )
-    is_cpu = jax.default_backend() == "cpu"
     longest = model.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > longest:
         raise UsageError(

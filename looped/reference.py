@@ -179,7 +179,7 @@ class _DenseAttention:
 
     def __call__(
         self,
-        layer: int,
+        layer: int | Int[Array, ""],
         query: Float[Array, "T H D"],
         key: Float[Array, "T K D"],
         value: Float[Array, "T K D"],

@@ -23,6 +23,7 @@ from .packing import (
     PromptArrays,
     RecurrentArrays,
 )
+from .scopes import ATTENTION, KV_WRITE
 from .state import DeviceState, StateShape, register_pytree
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
@@ -78,27 +79,29 @@ class PagedAttention:
 
     def __call__(
         self,
-        layer: int,
+        layer: int | Int[Array, ""],
         query: Float[Array, "T H D"],
         key: Float[Array, "T K D"],
         value: Float[Array, "T K D"],
         cache: Pools,
     ) -> tuple[Float[Array, "T H D"], Pools]:
         first_block = layer * self.shape.num_blocks
-        pools = write_kv(*cache, key, value, self.write_blocks, self.write_offsets, first_block)
-        mixed = ragged_paged_attention(
-            query,
-            *pools,
-            self.decode_tables,
-            self.decode_lengths,
-            self.prompt_tables,
-            self.prompts.first_positions,
-            self.prompts.first_rows,
-            self.prompts.num_rows,
-            first_block,
-            self.shape.config.head_dim**-0.5,
-            backend=self.backend,
-        )
+        with jax.named_scope(KV_WRITE):
+            pools = write_kv(*cache, key, value, self.write_blocks, self.write_offsets, first_block)
+        with jax.named_scope(ATTENTION):
+            mixed = ragged_paged_attention(
+                query,
+                *pools,
+                self.decode_tables,
+                self.decode_lengths,
+                self.prompt_tables,
+                self.prompts.first_positions,
+                self.prompts.first_rows,
+                self.prompts.num_rows,
+                first_block,
+                self.shape.config.head_dim**-0.5,
+                backend=self.backend,
+            )
         return mixed, pools
 
 

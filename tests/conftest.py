@@ -12,6 +12,10 @@ import pytest
 # Nothing may reach for the network; read when huggingface_hub is first imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# With JAX's CUDA plugin installed and no GPU, JAX complains at every start unless it is told.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 FIXTURES = Path(__file__).parent / "fixtures"
 
 # Two workers and the commands they start compile the same steps: let them share the result.

@@ -100,7 +100,7 @@ def test_the_three_links_are_relative_and_point_at_the_folders():
         assert str(link.readlink()) == f"../{folder}"
 
 
-def test_every_package_and_the_type_marker_are_in_the_wheel(tmp_path):
+def test_every_package_the_type_marker_and_the_targets_are_in_the_wheel(tmp_path):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
     copy = tmp_path / "checkout"
     copy_sources(copy)
@@ -108,6 +108,8 @@ def test_every_package_and_the_type_marker_are_in_the_wheel(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "looped/py.typed" in names
+    targets = {f"looped/pallas_kernels/targets/{name}.txtpb" for name in ("a100", "h200")}
+    assert targets <= names
     for folder in FOLDERS:
         for path in source_files(folder):
             relative = path.relative_to(ROOT)

@@ -14,6 +14,7 @@ import typer
 
 from looped.errors import LoopedError
 
+from .aot import aot
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .score import score
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's tables cut off option names in 80 columns
 )
-for command in (generate, score, convert, export, inspect):
+for command in (generate, score, convert, export, inspect, aot):
     app.command()(command)
 
 

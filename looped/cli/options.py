@@ -17,8 +17,10 @@ from looped.errors import UsageError
 def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replaces a command's parameter `engine_config` by an option for every field of it.
 
-    Names, types, defaults and help are those of `EngineConfig`, whose checks give the errors.
+    Names, types, defaults and help are those of `EngineConfig`, whose checks give the errors. A
+    field that the command itself has an option for keeps its default.
     """
+    parameters = inspect.signature(command).parameters
     hints, documented = get_type_hints(EngineConfig), field_docstrings(EngineConfig)
     added = [
         inspect.Parameter(
@@ -31,10 +33,11 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
             ],
         )
         for field in fields(EngineConfig)
+        if field.name not in parameters
     ]
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(command).parameters.values()
+        for parameter in parameters.values()
         if parameter.name != "engine_config"
     ]
 

@@ -16,12 +16,14 @@ from jaxtyping import Array, Float, Int
 
 from looped.config import ModelConfig
 
+from .layers import run_layers, stack_layers, stacked_shapes
+
 
 class Attend(Protocol):
     """Causal attention of one layer, with the cache that it reads and writes.
 
     Args:
-        layer: which layer asks, 0..L-1.
+        layer: which layer asks, 0..L-1; traced where layers are stacked.
         query, key, value: this pass's rows after rotary positions, [T H D], [T K D], [T K D].
         cache: whatever the caller keeps keys and values in; a pytree.
 
@@ -31,7 +33,7 @@ class Attend(Protocol):
 
     def __call__(
         self,
-        layer: int,
+        layer: int | Int[Array, ""],
         query: Float[Array, "T H D"],
         key: Float[Array, "T K D"],
         value: Float[Array, "T K D"],
@@ -52,12 +54,32 @@ class OuroModel(nnx.Module):
     def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)
-        self.layers = nnx.List(
+        self.layers: nnx.List[Layer] | Layer = nnx.List(
             [Layer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
         )
         self.final_norm = RMSNorm(config, dtype=dtype)
         self.exit_gate = Linear(config.hidden_size, 1, has_bias=True, dtype=dtype, rngs=rngs)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, rngs=rngs)
+
+    @classmethod
+    def abstract(
+        cls, config: ModelConfig, dtype: jnp.dtype, *, is_stacked: bool = False
+    ) -> "OuroModel":
+        """The model with shapes and types in place of arrays."""
+        model: OuroModel = nnx.eval_shape(lambda: cls(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        if is_stacked and isinstance(model.layers, nnx.List):
+            model.layers = stacked_shapes(model.layers)
+        return model
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether `layers` is one stacked layer rather than a list."""
+        return isinstance(self.layers, Layer)
+
+    def stack_layers(self) -> None:
+        """Stacks the layers, here and now; the arrays they had are DELETED."""
+        if isinstance(self.layers, nnx.List):
+            self.layers = stack_layers(self.layers)
 
     def embed(self, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
         """Rows as they enter the first loop."""
@@ -82,8 +104,14 @@ class OuroModel(nnx.Module):
             cache: handed through `attend` from layer to layer.
         """
         angles = rotary_angles(positions, self.config.head_dim, self.config.rope_theta)
-        for index, layer in enumerate(self.layers):
-            rows, cache = layer(rows, angles, index, attend, cache)
+
+        def run_layer(
+            layer: Layer, index: int | Int[Array, ""], carry: tuple[Array, Any]
+        ) -> tuple[Array, Any]:
+            rows, cache = carry
+            return layer(rows, angles, index, attend, cache)
+
+        rows, cache = run_layers(self.layers, run_layer, (rows, cache))
         return self.final_norm(rows), cache
 
     def gate_logits(self, rows: Float[Array, "T E"]) -> Float[Array, " T"]:
@@ -110,7 +138,7 @@ class Layer(nnx.Module):
         self,
         rows: Float[Array, "T E"],
         angles: Float[Array, "T half"],
-        index: int,
+        index: int | Int[Array, ""],
         attend: Attend,
         cache: Any,
     ) -> tuple[Float[Array, "T E"], Any]:
@@ -134,7 +162,7 @@ class Attention(nnx.Module):
         self,
         rows: Float[Array, "T E"],
         angles: Float[Array, "T half"],
-        index: int,
+        index: int | Int[Array, ""],
         attend: Attend,
         cache: Any,
     ) -> tuple[Float[Array, "T E"], Any]:

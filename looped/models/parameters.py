@@ -66,8 +66,7 @@ def load_model(config: ModelConfig, read: ParameterReader, dtype: jnp.dtype) -> 
         read: gives a stored tensor of any float type.
         dtype: type of the parameters in memory, float32 or bfloat16.
     """
-    model = nnx.eval_shape(lambda: OuroModel(config, dtype=dtype, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(model)
+    graph, state = nnx.split(OuroModel.abstract(config, dtype))
     values = {
         path: jnp.asarray(_read_fused(path, read), dtype=dtype)
         for path in (_dotted(path) for path, _ in nnx.to_flat_state(state))

@@ -38,19 +38,20 @@ _executables: dict[Any, Executables] = {}
 
 
 @functools.cache
-def loaded_model(folder: Path, dtype: str = "float32") -> LoadedModel:
-    return load_folder(folder, dtype=dtype)
+def loaded_model(folder: Path, dtype: str = "float32", layers: str = "unrolled") -> LoadedModel:
+    return load_folder(folder, dtype=dtype, layers=layers)
 
 
 def make_engine(
     folder: Path, *, dtype: str = "float32", eos_token_ids: Iterable[int] = (), **options: Any
 ) -> LLMEngine:
     """An engine with `SMALL` options, changed by `options`."""
-    loaded = loaded_model(folder, dtype)
     config = replace(SMALL, **options)
+    loaded = loaded_model(folder, dtype, config.layers or "unrolled")
     engine = LLMEngine(loaded, config)
     executables = engine.runner.executables
-    shared = _executables.setdefault((folder, executables.shape, executables.backend), executables)
+    key = folder, executables.shape, executables.backend, executables.layers
+    shared = _executables.setdefault(key, executables)
     return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, executables=shared)
 
 

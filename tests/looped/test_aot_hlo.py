@@ -1,0 +1,155 @@
+"""What is read from an optimized program: a short one, by hand, where every number shows."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from looped.aot.checks import (
+    byte_aims,
+    kernel_failures,
+    launch_aims,
+    pool_failures,
+    state_failures,
+    weight_aims,
+)
+from looped.aot.embedded import find_ptx, unescape
+from looped.aot.hlo import HloModule
+from looped.aot.kernels import Kernel
+from looped.aot.launches import Part, count, launches_of
+from looped.config import ModelConfig
+from looped.state import DeviceState, StateShape
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+PROGRAM = (FIXTURES / "step.hlo").read_text()
+
+ROWS, WEIGHT = 4 * 64 * 2, 64 * 64 * 2
+
+
+CONFIG = ModelConfig(
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=16,
+    intermediate_size=96,
+    vocab_size=1000,
+    num_loops=4,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+)
+
+
+@pytest.fixture(scope="module")
+def state():
+    """Shapes of a state with pools of 3 MiB."""
+    shape = StateShape(
+        config=CONFIG,
+        dtype=jnp.dtype("bfloat16"),
+        kv_dtype=jnp.dtype("bfloat16"),
+        num_blocks=512,
+        block_size=16,
+        max_num_seqs=4,
+        chunk_size=8,
+        max_model_len=64,
+    )
+    return jax.eval_shape(lambda: DeviceState.zeros(shape))
+
+
+@pytest.fixture(scope="module")
+def module():
+    return HloModule(PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def launches(module):
+    return {launch.name: launch for launch in launches_of(module)}
+
+
+def test_launches_are_found_in_order_with_their_parts_and_counts(launches):
+    found = [(launch.name, launch.part, launch.times) for launch in launches.values()]
+    assert found == [
+        ("embedded", Part.OUTSIDE, 1),
+        ("weight", Part.LAYERS, 3),  # it has no name of its own: that of its user counts
+        ("product", Part.LAYERS, 3),
+        ("write", Part.KV_WRITE, 3),
+        ("attend", Part.ATTENTION, 3),
+        ("negated", Part.OUTSIDE, 1),  # the branch that launches more
+        ("kept", Part.OUTSIDE, 1),
+    ]
+    assert count(launches.values()) == 3 + 4 * 3
+
+
+def test_bytes_are_those_of_what_is_taken_and_set(launches):
+    ids = 4 * 4
+    assert launches["embedded"].num_bytes == ROWS + ids + ROWS
+    assert launches["weight"].num_bytes == WEIGHT + 4 + WEIGHT
+    assert launches["product"].num_bytes == ROWS + WEIGHT + ROWS
+    assert launches["write"].num_bytes == 2 * (ids + ROWS)
+    assert launches["kept"].num_bytes == ids + ROWS + ROWS
+
+
+def test_a_copied_weight_is_an_aim_missed_and_counted_with_its_bytes(launches):
+    assert [launch.name for launch in launches.values() if launch.is_movement] == ["weight"]
+    (aim,) = weight_aims(list(launches.values()), CONFIG)
+    assert aim.startswith(f"3 copies of a weight, {3 * WEIGHT:,} bytes; weight")
+
+
+def test_every_state_buffer_must_be_aliased(module, state):
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert not list(state_failures(module, state, num_bytes))
+    (short,) = state_failures(module, state, num_bytes - 1)
+    assert f"the state has {num_bytes:,}" in short
+    copied = HloModule(PROGRAM.replace("{1}: (2, {}, may-alias)", ""))
+    (lost,) = state_failures(copied, state, num_bytes)
+    assert lost == "state.survival of 64 bytes is not aliased"
+
+
+def test_a_pool_sized_temporary_or_copy_fails(launches, state):
+    pool = state.key_pool.size * state.key_pool.dtype.itemsize
+    assert not list(pool_failures(list(launches.values()), state, pool - 1))
+    (temporary,) = pool_failures(list(launches.values()), state, pool)
+    assert f"{pool:,}" in temporary
+    scatter = "fusion(%state.1, %packed.1, %chosen), kind=kInput, calls=%fused_scatter"
+    text = PROGRAM.replace(scatter, "copy(%state.1)").replace("512,64", f"{pool // 128},64")
+    copied = launches_of(HloModule(text))
+    (failure,) = pool_failures(copied, state, 0)
+    assert failure == f"kept copies a pool of {pool:,} bytes"
+
+
+def test_spills_and_shared_memory_have_limits():
+    kernels = [
+        Kernel(name="fine", num_registers=255, spill_bytes=32, shared_bytes=1000),
+        Kernel(name="spilling", num_registers=255, spill_bytes=36, shared_bytes=0),
+        Kernel(name="greedy", num_registers=8, spill_bytes=0, shared_bytes=1001),
+    ]
+    spilling, greedy = kernel_failures(kernels, 1000)
+    assert spilling == "kernel spilling spills 36 bytes, over 32"
+    assert greedy == "kernel greedy takes 1,001 bytes of shared memory, over 1,000"
+
+
+def test_aims_are_limits_that_may_be_reached():
+    assert not [*launch_aims(12), *byte_aims(1.15)]
+    assert "13 launches per layer, over 12" in list(launch_aims(13))
+    assert len(list(byte_aims(1.16))) == 1
+
+
+def test_a_text_without_an_entry_is_refused():
+    with pytest.raises(ValueError, match="ENTRY"):
+        HloModule("HloModule nothing\n")
+
+
+def test_ptx_is_found_in_a_serialized_call_with_its_shared_memory():
+    ptx = b"//\n// Generated\n.version 8.5\n.visible .entry kernel(\n)\n{ ret; }\n"
+    ptx += b"// padding" * 20
+    size = bytes([0x80 | len(ptx) & 0x7F, len(ptx) >> 7])
+    message = b"\x0a\x06kernel\x10\x04\x18\x80\xb8\x04\x22" + size + ptx + b"\x2a\x02ir"
+    assert find_ptx(message) == [(ptx.decode(), 0x80 & 0x7F | 0x38 << 7 | 0x04 << 14)]
+    assert find_ptx(message.replace(b"\x18\x80\xb8\x04", b"")) == [(ptx.decode(), 0)]
+
+
+def test_escapes_are_those_of_c():
+    assert unescape(r"x\234\n\"\\0") == b'x\x9c\n"\\0'
