@@ -14,7 +14,7 @@ from .executables import Executables, all_rungs, ladders_for, reachable_rungs
 from .loading import LoadedModel
 from .memory import MemoryPlan
 from .outputs import Completion, StepOutput, TokenEvent
-from .planning import plan_scheduler, plan_shape
+from .planning import choose_backend, plan_scheduler, plan_shape
 from .records import EngineStats
 from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
@@ -59,7 +59,13 @@ class LLMEngine:
             model=loaded.model,
             lookahead_head=lookahead_head(loaded.config.hidden_size, self.config.lookahead_seed),
         )
-        shape = plan_shape(loaded, self.config, parameters)
+        backend = choose_backend(self.config)
+        if backend.startswith("pallas") and jax.default_backend() == "cpu":
+            logger.warning(
+                "attention backend %s runs in the Pallas interpreter on a CPU: for tests, slow",
+                backend,
+            )
+        shape = plan_shape(loaded, self.config, parameters, backend)
         self.scheduler_config = plan_scheduler(self.config, shape)
         if self.scheduler_config.is_chunk_derived:
             logger.info(
@@ -72,10 +78,10 @@ class LLMEngine:
             self.scheduler_config, is_deterministic=self.config.deterministic
         )
         if executables is None:
-            executables = Executables(shape, parameters, backend=self.config.attention_backend)
+            executables = Executables(shape, parameters, backend=backend)
         else:
             compiled = executables.shape, executables.backend, executables.layers
-            needed = shape, self.config.attention_backend, loaded.layers
+            needed = shape, backend, loaded.layers
             if compiled != needed:
                 raise UsageError(
                     f"shared executables were compiled for {compiled}, this engine needs {needed}"

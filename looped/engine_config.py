@@ -70,8 +70,9 @@ class EngineConfig:
     """Most loops of requests that name none; None: P."""
     lookahead_seed: int = 0
     """Seed of the frozen random head of exit mode `random_lookahead`."""
-    attention_backend: str = "xla"
-    """Attention backend, by its name in `looped.pallas_kernels`."""
+    attention_backend: str = "auto"
+    """Attention kernels: xla, pallas, pallas_fused, triton or triton_fused; auto is xla on a CPU
+    and in deterministic mode, else triton (not measured yet)."""
     layers: str | None = None
     """Form of the layers in a compiled step: `unrolled` (code and arrays of every layer) or
     `scanned` (one layer's code, stacked arrays). None: the platform's measured best, unrolled on

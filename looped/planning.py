@@ -2,13 +2,14 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from looped.pallas_kernels import BACKENDS
+from looped.pallas_kernels import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
 from looped.sched import ConfigError, SchedulerConfig
 
 from .config import ModelConfig
@@ -70,21 +71,25 @@ def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | Non
     """
     model = replace(model, num_loops=num_loops or model.num_loops)
     config.exit_defaults(model)
+    choose_backend(config)
     is_cpu = jax.default_backend() == "cpu"
     plan_scheduler(config, _trial_shape(config, model, jnp.dtype(jnp.float32), is_cpu=is_cpu))
 
 
-def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters) -> StateShape:
+def plan_shape(
+    loaded: LoadedModel, config: EngineConfig, parameters: Parameters, backend: str
+) -> StateShape:
     """Sizes of the device state: longest sequence, KV type, and a pool that memory allows.
 
     Raises:
-        UsageError: options that contradict each other or the model.
+        UsageError: options that contradict each other, the model or the attention backend.
         LoopedError: no memory for a useful pool.
     """
     is_cpu = jax.default_backend() == "cpu"
     shape = _trial_shape(config, loaded.config, jnp.dtype(loaded.dtype), is_cpu=is_cpu)
     trial = plan_scheduler(config, shape)
     shape = replace(shape, chunk_size=trial.chunk_size)
+    _check_attention(shape, backend)
     device = jax.devices()[0]
     if device.platform == "cpu":
         if shape.kv_dtype == jnp.bfloat16:
@@ -92,7 +97,7 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
         return replace(shape, num_blocks=blocks_on_cpu(config, shape))
     if (explicit := explicit_blocks(config, shape)) is not None:
         return replace(shape, num_blocks=explicit)
-    executables = Executables(shape, parameters, backend=config.attention_backend)
+    executables = Executables(shape, parameters, backend=backend)
     ladders = ladders_for(trial, is_deterministic=config.deterministic)
     executables.prepare([(kind, ladder[-1]) for kind, ladder in ladders.items()])
     limit, in_use = device_memory(device)
@@ -103,6 +108,47 @@ def plan_shape(loaded: LoadedModel, config: EngineConfig, parameters: Parameters
         bytes_in_use=in_use,
         workspace=executables.workspace_bytes,
     )
+
+
+def choose_backend(config: EngineConfig) -> str:
+    """Name of the attention backend on this machine.
+
+    Raises:
+        UsageError: no such backend, or one that this platform cannot run.
+    """
+    name, platform = config.attention_backend, jax.default_backend()
+    if name not in (AUTO, *BACKENDS):
+        raise UsageError(
+            f"attention_backend must be one of {', '.join((AUTO, *BACKENDS))}; got {name!r}"
+        )
+    if name == AUTO and config.deterministic:
+        return "xla"  # whose rows do not depend on their neighbours
+    if platform == "cpu" and name.startswith("triton"):
+        raise UsageError(
+            f"attention_backend {name} runs on an NVIDIA GPU, and JAX has found {platform} only; "
+            "leave it out, or take xla"
+        )
+    return resolve_backend(name, platform)
+
+
+def _check_attention(shape: StateShape, backend: str) -> None:
+    """UsageError for a head_dim, group, type or GPU that the backend does not serve."""
+    config = shape.config
+
+    def typed(dtype: Any, *sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype)
+
+    pool = typed(shape.kv_dtype, 1, config.num_kv_heads, shape.block_size, config.head_dim)
+    table, vector = typed(jnp.int32, 2, shape.blocks_per_seq), typed(jnp.int32, 2)
+    query = typed(shape.dtype, 2, config.num_heads, config.head_dim)
+    attend = partial(
+        ragged_paged_attention, first_block=0, scale=config.head_dim**-0.5, backend=backend
+    )
+    try:
+        metadata = (table, vector, table, vector, vector, vector)
+        jax.eval_shape(attend, query, pool, pool, *metadata)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"attention_backend {backend}: {error}") from None
 
 
 def plan_absent_gpu(
@@ -153,11 +199,6 @@ def _trial_shape(
     config: EngineConfig, model: ModelConfig, dtype: np.dtype[Any], *, is_cpu: bool
 ) -> StateShape:
     """All sizes but chunk and pool, which the scheduler's checks and memory still decide."""
-    if config.attention_backend not in BACKENDS:
-        raise UsageError(
-            f"attention_backend must be one of {', '.join(BACKENDS)}; "
-            f"got {config.attention_backend!r}"
-        )
     longest = model.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > longest:
         raise UsageError(

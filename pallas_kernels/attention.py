@@ -4,7 +4,6 @@ Every backend computes this function with this signature. A backend is chosen by
 replaced silently: what it cannot serve it refuses.
 """
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -17,8 +16,6 @@ from . import pallas, triton_attention, xla
 
 AUTO = "auto"
 """Stands for the best backend of the platform; see `resolve_backend`."""
-
-logger = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
@@ -70,10 +67,6 @@ def resolve_backend(name: str, platform: str) -> str:
         raise ValueError(
             f"attention backend auto: expected the platform cpu or gpu, got {platform!r}; "
             "choose a backend by name"
-        )
-    if platform == "cpu" and name.startswith("pallas"):
-        logger.warning(
-            "attention backend %s runs in the Pallas interpreter on a CPU: for tests, slow", name
         )
     return name
 

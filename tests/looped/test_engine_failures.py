@@ -351,7 +351,12 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
         ({"policy": "separate", "mixed_prefill_decode": True}, "on means policy mixed"),
         ({"max_model_len": 5000}, "at most the model's 4096"),
         ({"kv_cache_bytes": 10, "num_blocks": None}, "holds 0 KV blocks"),
-        ({"attention_backend": "magic"}, "xla"),
+        ({"attention_backend": "magic"}, "must be one of auto, xla, pallas, .*; got 'magic'"),
+        ({"attention_backend": "triton"}, "triton runs on an NVIDIA GPU, and JAX has found cpu"),
+        (
+            {"attention_backend": "triton_fused"},
+            "triton_fused runs on an NVIDIA GPU, and JAX has found cpu only; leave it out",
+        ),
         ({"min_loops": 3, "max_loops": 2}, r"min_loops must be in 1\.\.2"),
         ({"min_loops": 5}, r"min_loops must be in 1\.\.4"),
         ({"max_loops": 5}, r"max_loops must be in 1\.\.4"),
@@ -378,3 +383,16 @@ def test_every_launch_kind_that_a_policy_uses_is_counted(tiny_folder):
     assert launches[LaunchKind.PREFILL] == 2
     assert launches[LaunchKind.RECURRENT] == 3 * 4
     assert launches[LaunchKind.CODA] == 4
+
+
+def test_an_attention_backend_that_cannot_serve_the_model_is_refused_at_the_start(tiny_folder):
+    loaded = loaded_model(tiny_folder)
+    wide = replace(loaded, config=replace(loaded.config, head_dim=512))
+    with pytest.raises(UsageError, match=r"attention_backend pallas: .*head_dim up to 256"):
+        LLMEngine(wide, replace(SMALL, attention_backend="pallas"))
+
+
+def test_an_interpreted_attention_backend_is_logged_once_by_name(tiny_folder, caplog):
+    LLMEngine(loaded_model(tiny_folder), replace(SMALL, attention_backend="pallas_fused"))
+    (record,) = [record for record in caplog.records if "interpreter" in record.message]
+    assert "pallas_fused runs in the Pallas interpreter" in record.message

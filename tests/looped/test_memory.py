@@ -83,7 +83,7 @@ def plan_on(monkeypatch, folder, stats, **options):
     monkeypatch.setattr("looped.planning.jax.devices", lambda: [FakeGpu(stats)])
     parameters = Parameters(model=loaded.model, lookahead_head=lookahead_head(64, 0))
     config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, **options)
-    return plan_shape(loaded, config, parameters)
+    return plan_shape(loaded, config, parameters, "xla")
 
 
 def test_a_gpu_is_planned_from_its_free_memory(tiny_folder, monkeypatch):

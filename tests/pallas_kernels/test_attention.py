@@ -160,13 +160,6 @@ def test_auto_is_refused_where_no_backend_is_known_to_be_best():
         resolve_backend("auto", "tpu")
 
 
-def test_an_interpreted_backend_is_logged_by_name(caplog):
-    resolve_backend("pallas_fused", "cpu")
-    assert "pallas_fused runs in the Pallas interpreter" in caplog.text
-    resolve_backend("pallas_fused", "gpu")
-    assert len(caplog.records) == 1
-
-
 def call_pallas(*, heads=(4, 4, 16), dtype="float32", architecture="sm_80"):
     """Trace the pallas backend on two rows."""
     num_heads, num_kv_heads, head_dim = heads
