@@ -14,7 +14,7 @@ ifeq ($(wildcard /dev/nvidiactl),)
 export JAX_PLATFORMS ?= cpu
 endif
 
-.PHONY: demo test aot check format lint types package clean
+.PHONY: demo test aot gpu-check check format lint types package clean
 
 # On a terminal the text streams; the talk around it goes to stderr.
 demo: $(READY)
@@ -32,6 +32,10 @@ test: $(READY)
 # Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
 aot: $(AOT_READY)
 	$(BIN)/looped aot --target h200 --target a100 --model examples/ouro-1.4b/config.json
+
+# Everything that only a GPU can say, in eight minutes; exits 3 where there is none.
+gpu-check: $(READY)
+	$(BIN)/python -P experiments/gpu_check
 
 # What CI runs, and more: the whole gate before a commit.
 check: format lint types test package

@@ -227,6 +227,7 @@ class LLMEngine:
         """Totals since the start and the present load."""
         return replace(
             self._stats,
+            num_launches=dict(self._stats.num_launches),
             num_readbacks=self.runner.reader.num_reads,
             num_compilations=self.runner.executables.num_compilations,
             num_waiting=self.scheduler.num_waiting,

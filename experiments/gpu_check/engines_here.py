@@ -12,7 +12,7 @@ from looped.config import ModelConfig
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.loading import LoadedModel, load_folder
-from looped.models import OuroModel, stack_layers
+from looped.models import OuroModel
 from looped.outputs import Completion
 from looped.pallas_kernels import BACKENDS
 
@@ -59,5 +59,5 @@ def random_model(*, is_rehearsal: bool, layers: str) -> LoadedModel:
 
     model = jax.block_until_ready(nnx.jit(build)())
     if layers == "scanned":
-        model = stack_layers(model)
-    return LoadedModel(Path("random-1.4b"), config, model, "bfloat16", layers)
+        model.stack_layers()
+    return LoadedModel(Path("random-1.4b"), config, model, "bfloat16")

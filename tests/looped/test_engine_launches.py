@@ -351,3 +351,11 @@ def test_only_the_reader_reads_from_the_device():
 
 def test_small_has_the_rungs_that_these_tests_name():
     assert SMALL.max_num_batched_tokens == 32
+
+
+def test_stats_are_a_copy(tiny_folder):
+    engine = make_engine(tiny_folder)
+    before = engine.stats()
+    complete(engine, [[1, 2, 3]], [SamplingParams(max_tokens=2)])
+    assert not any(before.num_launches.values())
+    assert engine.stats().num_launches[LaunchKind.CODA] == 2

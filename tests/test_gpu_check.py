@@ -1,0 +1,77 @@
+"""The script for a GPU, where there is none: its exit code, a rehearsal, and what it reports."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "gpu_check"
+
+
+def gpu_check(*arguments, **options):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, "-P", str(FOLDER), *map(str, arguments)],
+        capture_output=True, text=True, check=False, env=environment, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def report():
+    specification = importlib.util.spec_from_file_location("gpu_report", FOLDER / "report.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_without_a_gpu_it_says_so_and_exits_3(tmp_path):
+    done = gpu_check("--out", tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "no NVIDIA GPU" in done.stderr
+    assert not (tmp_path / "gpu-check.md").exists(), "nothing was measured, nothing is reported"
+
+
+def test_a_rehearsal_runs_a_stage_and_marks_its_figures(tmp_path):
+    done = gpu_check("--rehearse", "--stages", "transfers", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "gpu-check.json").read_text())
+    (check,) = results["stages"]["transfers"]["results"]
+    assert check["ok"]
+    assert check["mixed launches"] > 0
+    assert "no figure below was measured on a GPU" in (tmp_path / "gpu-check.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_rehearsal_runs_every_stage(tmp_path):
+    done = gpu_check("--rehearse", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "gpu-check.json").read_text())
+    assert {stage["status"] for stage in results["stages"].values()} == {"passed"}
+    assert len(results["stages"]) == 6
+
+
+def test_an_unknown_stage_is_refused_with_those_there_are(tmp_path):
+    done = gpu_check("--stages", "kernels,speed", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "expected stages of kernels, goldens," in done.stderr
+    assert "got speed" in done.stderr
+
+
+def test_a_failing_check_does_not_end_its_stage_and_what_was_cut_is_named(tmp_path, report):
+    recorder = report.Recorder(tmp_path / "stage.json")
+    recorder.plan(["good", "broken", "never reached"])
+    recorder.check("good", lambda value: (True, {"value": value}), 7)
+    recorder.check("broken", lambda: 1 / 0)
+    stage = json.loads((tmp_path / "stage.json").read_text())
+    assert [result["ok"] for result in stage["results"]] == [True, False]
+    assert stage["results"][0]["value"] == 7
+    assert "ZeroDivisionError" in stage["results"][1]["error"]
+    stages = {"kernels": {"status": "cut", "seconds": 90.0, "error": "its 90 s were over", **stage}}
+    text = report.markdown({"date": "today", "is_rehearsal": False, "stages": stages})
+    assert "cut: never reached" in text
+    assert "| broken | NO |" in text
+    assert "its 90 s were over" in text
