@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
-# Measured on CPU, where a scan copies each layer's weights; on GPU not measured yet.
+# A scan copies each layer's weights out of the stack: measured on CPU; on GPU seen in compiled
+# steps (docs/aot.md) and not timed yet.
 BEST_LAYERS = {"cpu": "unrolled", "gpu": "unrolled"}
 
 
