@@ -8,6 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.looped-ready
 AOT_READY := $(VENV)/.looped-aot-ready
+GPU_READY := $(VENV)/.looped-gpu-ready
 
 # With JAX's CUDA plugin installed and no GPU, JAX complains at every start unless it is told.
 ifeq ($(wildcard /dev/nvidiactl),)
@@ -33,9 +34,10 @@ test: $(READY)
 aot: $(AOT_READY)
 	$(BIN)/looped aot --target h200 --target a100 --model examples/ouro-1.4b/config.json
 
-# Everything that only a GPU can say, in eight minutes; exits 3 where there is none.
-gpu-check: $(READY)
-	$(BIN)/python -P experiments/gpu_check
+# Everything that only a GPU can say, in eight minutes; exits 3 where there is none. ARGS are those of
+# the script: make gpu-check ARGS="--stages kernels,goldens --out results"
+gpu-check: $(GPU_READY)
+	$(BIN)/python -P experiments/gpu_check $(ARGS)
 
 # What CI runs, and more: the whole gate before a commit.
 check: format lint types test package
@@ -71,6 +73,10 @@ $(READY): pyproject.toml
 
 $(AOT_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,aot]'
+	touch $@
+
+$(GPU_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,cuda12]'
 	touch $@
 
 clean:

@@ -71,9 +71,12 @@ def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | Non
     """
     model = replace(model, num_loops=num_loops or model.num_loops)
     config.exit_defaults(model)
-    choose_backend(config)
+    backend = choose_backend(config)
     is_cpu = jax.default_backend() == "cpu"
-    plan_scheduler(config, _trial_shape(config, model, jnp.dtype(jnp.float32), is_cpu=is_cpu))
+    shape = _trial_shape(config, model, jnp.dtype(jnp.float32), is_cpu=is_cpu)
+    plan_scheduler(config, shape)
+    # The type of the weights is not known yet: whether it goes with that of the cache comes later.
+    _check_attention(replace(shape, dtype=shape.kv_dtype), backend)
 
 
 def plan_shape(

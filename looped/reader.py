@@ -16,7 +16,13 @@ class HostReader:
     def __init__(self) -> None:
         self.num_reads = 0
 
+    def start(self, array: jax.Array) -> None:
+        """Begins the copy of what `read` will be asked for, as soon as the launch is done."""
+        # JAX counts it among the copies that nobody asked for.
+        with jax.transfer_guard_device_to_host("allow"):
+            array.copy_to_host_async()
+
     def read(self, array: jax.Array) -> np.ndarray[Any, Any]:
         """The array's values; blocks until the launch that makes them is done."""
         self.num_reads += 1
-        return np.asarray(array)
+        return np.asarray(jax.device_get(array))

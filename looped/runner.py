@@ -148,7 +148,7 @@ class Runner:
         self._record(packed)
         if output is None or not batch.is_read:
             return Launched(batch, None)
-        output.copy_to_host_async()
+        self.reader.start(output)
         return Launched(batch, output)
 
     def collect(self, launched: Launched) -> LaunchResult:

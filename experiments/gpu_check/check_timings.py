@@ -54,50 +54,67 @@ def run(recorder: Recorder, is_rehearsal: bool) -> None:
         else Sizes(DECODE_SEQUENCES, CONTEXTS, BUDGETS, 2**32, 8192, pool_bytes(jax.devices()[0]))
     )
     backends = backends_here(is_rehearsal=is_rehearsal)[: 1 if is_rehearsal else None]
-    # The plain backend last: it is there to compare with.
-    backends = sorted(backends, key=lambda name: ("fused" in name, name == "xla"))
-    layer_forms = ("unrolled",) if is_rehearsal else ("unrolled", "scanned")
-    decodes = [
-        (backend, layers, num_seqs, context)
-        for layers in layer_forms
-        for backend in backends
-        for num_seqs in sizes.sequences
-        for context in sizes.contexts
-    ]
-    mixed = [
-        (backend, layers, budget)
-        for layers in layer_forms
-        for backend in backends
-        for budget in sizes.budgets
-    ]
-    recorder.plan(["floors", *map(decode_name, decodes), *map(mixed_name, mixed)])
-    floors: list[Floors] = []
+    cases = {
+        layers: in_order_of_value(backends, sizes, is_complete=layers == "unrolled")
+        for layers in (("unrolled",) if is_rehearsal else ("unrolled", "scanned"))
+    }
+    names = [f"{case.name}, {layers}" for layers, listed in cases.items() for case in listed]
+    recorder.plan(["floors", *names])
+    floors = Floors(float("nan"), float("nan"))
 
     def measure_floors() -> Outcome:
-        floors.append(Floors(copy_rate(sizes.copy_bytes), product_rate(sizes.matrix)))
+        nonlocal floors
+        floors = Floors(copy_rate(sizes.copy_bytes), product_rate(sizes.matrix))
         return True, {
-            "copy, GB/s": round(floors[0].bytes_per_second / 1e9),
-            "bfloat16 products, TFLOP/s": round(floors[0].operations_per_second / 1e12, 1),
+            "copy, GB/s": round(floors.bytes_per_second / 1e9),
+            "bfloat16 products, TFLOP/s": round(floors.operations_per_second / 1e12, 1),
         }
 
     recorder.check("floors", measure_floors)
-    for layers in layer_forms:
-        bench = Bench(sizes, layers, floors[0], is_rehearsal=is_rehearsal)
-        for case in (case for case in decodes if case[1] == layers):
-            recorder.check(decode_name(case), bench.decode, case[0], *case[2:])
-        for case in (case for case in mixed if case[1] == layers):
-            recorder.check(mixed_name(case), bench.mixed, case[0], case[2])
+    for layers, listed in cases.items():
+        bench = Bench(sizes, layers, floors, is_rehearsal=is_rehearsal)
+        for case in listed:
+            recorder.check(f"{case.name}, {layers}", bench.time, case)
         bench.close()
 
 
-def decode_name(case: tuple[str, str, int, int]) -> str:
-    backend, layers, num_seqs, context = case
-    return f"decode {num_seqs} x {context}, {backend}, {layers}"
+@dataclass(frozen=True)
+class Case:
+    """One launch to time: decode rows at the end of their contexts, and a chunk of a prompt."""
+
+    backend: str
+    num_decode: int
+    context: int
+    num_prompt: int = 0
+
+    @property
+    def name(self) -> str:
+        kind = f"mixed {self.num_decode + self.num_prompt} rows, {self.num_decode} decode"
+        kind = kind if self.num_prompt else f"decode {self.num_decode}"
+        return f"{kind} x {self.context}, {self.backend}"
 
 
-def mixed_name(case: tuple[str, str, int]) -> str:
-    backend, layers, budget = case
-    return f"mixed {budget} rows, {backend}, {layers}"
+def in_order_of_value(backends: list[str], sizes: Sizes, *, is_complete: bool) -> list[Case]:
+    """A cell of each kind under every backend first; the others, if wanted, backend by backend."""
+    decodes = [(num, context) for num in sizes.sequences for context in sizes.contexts]
+    key_decode = decodes[len(decodes) // 3]
+    key_budget = sizes.budgets[len(sizes.budgets) // 3]
+    context = min(1024, sizes.contexts[-1])
+
+    def mixed(backend: str, budget: int) -> Case:
+        num_decode = min(8, sizes.sequences[-1])
+        return Case(backend, num_decode, context, budget - num_decode)
+
+    cases = [
+        case
+        for backend in backends
+        for case in (Case(backend, *key_decode), mixed(backend, key_budget))
+    ]
+    if is_complete:
+        for backend in backends:
+            cases += [Case(backend, *cell) for cell in decodes if cell != key_decode]
+            cases += [mixed(backend, budget) for budget in sizes.budgets if budget != key_budget]
+    return cases
 
 
 class Bench:
@@ -114,7 +131,7 @@ class Bench:
         shape = StateShape(
             config=loaded.config, dtype=jnp.dtype("bfloat16"), kv_dtype=jnp.dtype("bfloat16"),
             num_blocks=1, block_size=16, max_num_seqs=max(sizes.sequences),
-            chunk_size=max(sizes.budgets), max_model_len=max(sizes.contexts) + 16,
+            chunk_size=max(sizes.budgets), max_model_len=max(sizes.contexts) + max(sizes.budgets),
         )  # fmt: skip
         num_blocks = max(64, sizes.pool_bytes // shape.block_bytes)
         self._shape = replace(shape, num_blocks=num_blocks)
@@ -126,20 +143,17 @@ class Bench:
         for leaf in [*self._leaves, *jax.tree.leaves(self._state)]:
             leaf.delete()
 
-    def decode(self, backend: str, num_seqs: int, context: int) -> Outcome:
-        """One loop of so many decode rows, each at the end of its context."""
-        return self._time(backend, num_seqs, [context] * num_seqs, 0, 0)
+    def time(self, case: Case) -> Outcome:
+        """One pass; a failure leaves a fresh state for the next case."""
+        try:
+            return self._time(case)
+        except Exception:
+            self._state = DeviceState.zeros(self._shape)  # the old one was donated
+            raise
 
-    def mixed(self, backend: str, budget: int) -> Outcome:
-        """A chunk that starts at position 1,024 beside eight decode rows at 1,024."""
-        num_decode = min(8, self._shape.max_num_seqs, budget // 2)
-        start = min(1024, min(self._shape.max_model_len - budget, 1024))
-        context = min(1024, self._shape.max_model_len - 16)
-        return self._time(backend, budget, [context] * num_decode, budget - num_decode, start)
-
-    def _time(
-        self, backend: str, bucket: int, contexts: list[int], num_prompt: int, start: int
-    ) -> Outcome:
+    def _time(self, case: Case) -> Outcome:
+        backend, num_prompt, start = case.backend, case.num_prompt, case.context
+        contexts, bucket = [case.context] * case.num_decode, case.num_decode + num_prompt
         block_size = self._shape.block_size
         lengths = [*contexts, *([start + num_prompt] if num_prompt else [])]
         num_needed = sum(-(-length // block_size) for length in lengths)
@@ -161,11 +175,11 @@ class Bench:
             jax.block_until_ready(signals)
 
         seconds = median_seconds(launch)
-        floor = self._floor(sum(lengths), len(contexts) + num_prompt)
+        reading, multiplying = self._floor_seconds(sum(lengths), len(contexts) + num_prompt)
         return True, {
             "ms": round(seconds * 1e3, 3),
-            "floor, ms": round(floor * 1e3, 3),
-            "share of floor": round(floor / seconds, 3),
+            "share of the bandwidth floor": round(reading / seconds, 3),
+            "share of the arithmetic floor": round(multiplying / seconds, 3),
             "compile, s": round(compile_seconds, 1),
         }
 
@@ -194,18 +208,13 @@ class Bench:
             arrays.prompts.is_embedded[0] = 1
             arrays.prompt_tables[0, : len(blocks)] = blocks
 
-    def _floor(self, num_keys: int, num_rows: int) -> float:
-        """Seconds that reading, or multiplying, takes at least."""
+    def _floor_seconds(self, num_keys: int, num_rows: int) -> tuple[float, float]:
+        """What reading weights and keys takes at least, and what the products take."""
         config = self._config
-        head = 2 * config.vocab_size * config.hidden_size
-        num_layer_weights = config.num_parameters - head
+        num_weights = config.num_parameters - 2 * config.vocab_size * config.hidden_size
         key_bytes = num_keys * self._shape.block_bytes / self._shape.block_size
-        num_bytes = 2 * num_layer_weights + key_bytes
-        num_operations = 2 * num_layer_weights * num_rows
-        return max(
-            num_bytes / self._floors.bytes_per_second,
-            num_operations / self._floors.operations_per_second,
-        )
+        reading = (2 * num_weights + key_bytes) / self._floors.bytes_per_second
+        return reading, 2 * num_weights * num_rows / self._floors.operations_per_second
 
 
 def pool_bytes(device: Any) -> int:

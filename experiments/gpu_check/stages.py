@@ -19,12 +19,12 @@ class Stage:
 
 
 STAGES = {
-    "kernels": Stage("check_kernels", 90.0),
-    "goldens": Stage("check_goldens", 120.0),
-    "agreement": Stage("check_agreement", 60.0),
-    "transfers": Stage("check_transfers", 40.0),
-    "timings": Stage("check_timings", 150.0),
-    "interference": Stage("check_interference", 60.0),
+    "kernels": Stage("check_kernels", 80.0),
+    "goldens": Stage("check_goldens", 110.0),
+    "agreement": Stage("check_agreement", 50.0),
+    "transfers": Stage("check_transfers", 30.0),
+    "timings": Stage("check_timings", 130.0),
+    "interference": Stage("check_interference", 80.0),
 }
 """In order of value: what comes first is least likely to be cut."""
 
