@@ -48,6 +48,7 @@ class LLMEngine:
     ) -> None:
         self.config = config or EngineConfig()
         self.model_config = loaded.config
+        self._loaded = loaded
         self._eos_token_ids = frozenset(eos_token_ids)
         self._exit_defaults = self.config.exit_defaults(loaded.config)
         parameters = Parameters(
@@ -81,6 +82,32 @@ class LLMEngine:
         self._unfinished: dict[str, set[Request]] = {}
         """Samples of each request that have not ended, by id."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
+
+    def rebuilt(self) -> "LLMEngine":
+        """A new engine of the same sizes on the same executables, which compiles nothing.
+
+        For use when this one is broken or has raised: its requests are gone, and its device state
+        is freed first, so it must not be used any more.
+
+        Raises:
+            Exception: what the platform raises when no device state can be had.
+        """
+        self.is_broken = True
+        self.runner.delete_state()
+        shape = self.runner.executables.shape
+        # Sizes are given, so that nothing is measured or compiled to find them a second time.
+        config = replace(
+            self.config,
+            num_blocks=shape.num_blocks,
+            kv_cache_bytes=None,
+            max_model_len=shape.max_model_len,
+        )
+        return LLMEngine(
+            self._loaded,
+            config,
+            eos_token_ids=self._eos_token_ids,
+            executables=self.runner.executables,
+        )
 
     def warm_up(self, prompt_lengths: list[int] | None = None, *, has_scores: bool = True) -> None:
         """Compiles ahead, so that no request causes a compilation; prints the memory plan.
