@@ -16,7 +16,7 @@ from looped.errors import UsageError
 from looped.sched import ExitMode
 
 from .checkpoints import Dtype
-from .options import with_engine_options
+from .options import with_config_options
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@with_engine_options
+@with_config_options(engine_config=EngineConfig)
 def generate(
     *,
     prompt: Annotated[

@@ -1,4 +1,4 @@
-"""Engine options as command-line options: one source, `EngineConfig`, for every command."""
+"""Fields of configuration classes as command-line options: one source for every command."""
 
 import ast
 import inspect
@@ -10,43 +10,61 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from looped.engine_config import EngineConfig
+Command = Callable[..., None]
 
 
-def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces a command's parameter `engine_config` by an option for every field of it.
+def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:
+    """Replaces parameters of a command by an option for every field of their classes.
 
-    Names, types, defaults and help are those of `EngineConfig`, whose checks give the errors.
+    Names, types, defaults and help are those of the class, whose checks give the errors. A field
+    whose metadata has an `envvar` can be given in the environment, too.
+
+    Args:
+        configs: the class, by the parameter's name.
     """
-    hints, documented = get_type_hints(EngineConfig), field_docstrings(EngineConfig)
-    added = [
+    by_parameter = {name: _options_of(config) for name, config in configs.items()}
+    added = [option for options in by_parameter.values() for option in options]
+
+    def decorate(command: Command) -> Command:
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name not in configs
+        ]
+
+        @wraps(command)
+        def with_configs(**values: Any) -> None:
+            built = {
+                parameter: configs[parameter](
+                    **{option.name: values.pop(option.name) for option in options}
+                )
+                for parameter, options in by_parameter.items()
+            }
+            command(**values, **built)
+
+        with_configs.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
+        with_configs.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in own + added
+        }
+        return with_configs
+
+    return decorate
+
+
+def _options_of(config: type[Any]) -> list[inspect.Parameter]:
+    hints, documented = get_type_hints(config), field_docstrings(config)
+    return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=Annotated[
                 hints[field.name],
-                typer.Option(help=documented[field.name], rich_help_panel="Engine"),
+                typer.Option(help=documented[field.name], envvar=field.metadata.get("envvar")),
             ],
         )
-        for field in fields(EngineConfig)
+        for field in fields(config)
     ]
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != "engine_config"
-    ]
-
-    @wraps(command)
-    def with_config(**values: Any) -> None:
-        options = {parameter.name: values.pop(parameter.name) for parameter in added}
-        command(**values, engine_config=EngineConfig(**options))
-
-    with_config.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
-    with_config.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in own + added
-    }
-    return with_config
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:

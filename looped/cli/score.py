@@ -11,7 +11,7 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
-from .options import with_engine_options
+from .options import with_config_options
 
 if TYPE_CHECKING:
     from looped.outputs import Completion
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@with_engine_options
+@with_config_options(engine_config=EngineConfig)
 def score(
     *,
     model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
