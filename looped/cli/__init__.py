@@ -17,6 +17,7 @@ from looped.errors import LoopedError
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .score import score
+from .serve import serve
 
 app = typer.Typer(
     name="looped",
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's tables cut off option names in 80 columns
 )
-for command in (generate, score, convert, export, inspect):
+for command in (generate, serve, score, convert, export, inspect):
     app.command()(command)
 
 
