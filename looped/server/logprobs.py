@@ -36,10 +36,11 @@ class TextOffsets:
         if spelled is None:
             self._offset += len(self._tokenizer.token_text(token_id))
             return offset
-        is_inside, _ = self._decoder.getstate()
+        unfinished, _ = self._decoder.getstate()
         self._offset += len(self._decoder.decode(spelled))
-        # A character that stays unfinished is U+FFFD, and what follows begins after that.
-        return offset + bool(is_inside and spelled and not 0x80 <= spelled[0] < 0xC0)
+        # The token's first byte belongs to the last character of this, whole, unfinished or broken.
+        so_far = (unfinished + spelled[:1]).decode("utf-8", "replace")
+        return offset + max(len(so_far) - 1, 0)
 
 
 class CompletionLogprobsBuilder:

@@ -69,7 +69,7 @@ class CompletionResponse(Answer):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | None
+    usage: Usage | None = None
 
 
 class TopLogprob(Answer):
@@ -144,7 +144,7 @@ class ChatChunk(Answer):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: Usage | None
+    usage: Usage | None = None
 
 
 class ModelCard(Answer):
