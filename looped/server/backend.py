@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -72,15 +72,40 @@ class Backend:
         request = GenerationRequest(prompt_token_ids=(), params=params)
         return self._llm.with_chat_stop(request).params
 
-    def check_ids(self, prompts: Sequence[Sequence[int]], field: str) -> None:
+    def check_ids(self, token_ids: Sequence[int], field: str) -> None:
         """ApiError unless all token ids are in the vocabulary."""
-        for token_id in (token_id for prompt in prompts for token_id in prompt):
-            if not 0 <= token_id < self.vocab_size:
-                raise ApiError(
-                    400,
-                    f"{field} must hold token ids in 0 to {self.vocab_size - 1}, got {token_id}",
-                    param=field,
-                )
+        last = self.vocab_size - 1
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id <= last), None)
+        if wrong is not None:
+            raise ApiError(
+                400, f"{field} must hold token ids in 0 to {last}, got {wrong}", param=field
+            )
+
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], field: str, *, num_tokens: int
+    ) -> None:
+        """ApiError unless all prompts are of this model's tokens and leave room for output.
+
+        Args:
+            prompts: token ids.
+            field: the field that they come from.
+            num_tokens: fewest tokens to follow: 1, or 0 where prompts are only scored.
+        """
+        longest = max(map(len, prompts))
+        limit = self.config.max_prompt_tokens
+        reason = "--max-prompt-tokens"
+        if limit is None or limit > self.max_model_len - num_tokens:
+            limit = self.max_model_len - num_tokens
+            reason = f"max_model_len is {self.max_model_len}"
+        if longest > limit:
+            raise ApiError(
+                400,
+                f"{field} must have at most {limit} tokens ({reason}), got {longest}",
+                param=field,
+                code="context_length_exceeded",
+            )
+        for prompt in prompts:
+            self.check_ids(prompt, field)
 
     def now(self) -> int:
         """Seconds since 1970, for `created`."""
@@ -118,7 +143,7 @@ class Backend:
         params: SamplingParams,
         *,
         prompt_field: str,
-        fields: Sequence[str],
+        fields: Mapping[str, str],
     ) -> None:
         """Gives an open request to the engine.
 
@@ -127,30 +152,11 @@ class Backend:
             prompts: token ids.
             params: options of all of them.
             prompt_field: the field that the prompts come from.
-            fields: all fields of the body, of which an error names one.
+            fields: the body's, by the engine's names.
 
         Raises:
             ApiError: the engine refuses it, or is lost.
         """
-        limit = self.config.max_prompt_tokens
-        longest = max(map(len, prompts))
-        if limit is not None and longest > limit:
-            raise ApiError(
-                400,
-                f"{prompt_field} must have at most {limit} tokens (--max-prompt-tokens), "
-                f"got {longest}",
-                param=prompt_field,
-                code="context_length_exceeded",
-            )
-        longest_allowed = self.max_model_len - min(params.max_tokens, 1)
-        if longest > longest_allowed:
-            raise ApiError(
-                400,
-                f"{prompt_field} must have at most {longest_allowed} tokens, since max_model_len "
-                f"is {self.max_model_len}; got {longest}",
-                param=prompt_field,
-                code="context_length_exceeded",
-            )
         try:
             await self.service.submit(generation, prompts, params)
         except UsageError as error:

@@ -80,6 +80,7 @@ class ChatExchange(Exchange):
 
     async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
         prompt = await self.backend.encode_chat(self._messages)
+        self.backend.check_prompts([prompt], self.prompt_field, num_tokens=1)
         room = self.backend.room_for_output(len(prompt))
         max_tokens = self._max_tokens or max(room, self._params.min_tokens)
         return [prompt], replace(self._params, max_tokens=max_tokens)

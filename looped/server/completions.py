@@ -86,7 +86,8 @@ class CompletionExchange(Exchange):
         self._token_ids = [
             next(encoded) if isinstance(prompt, str) else prompt for prompt in self._prompts
         ]
-        self.backend.check_ids(self._token_ids, "prompt")
+        num_tokens = min(self._params.max_tokens, 1)
+        self.backend.check_prompts(self._token_ids, self.prompt_field, num_tokens=num_tokens)
         if self._is_echo:
             decode = self.backend.tokenizer.decode
             self._echoes = [

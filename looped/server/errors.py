@@ -63,26 +63,24 @@ class ApiError(Exception):
         return JSONResponse(self.to_json(), status_code=self.status, headers=headers)
 
 
-def bad_field(message: str, fields: Iterable[str], default: str | None = None) -> ApiError:
+def bad_field(message: str, fields: Mapping[str, str], default: str | None = None) -> ApiError:
     """A refusal by the engine's own checks, whose messages begin with the option's name.
 
     Args:
         message: of a UsageError.
-        fields: the request's.
+        fields: the request's fields by the engine's names.
         default: the field to blame if the message names none.
     """
     # The request's id is ours and tells the client nothing.
     message = re.sub(r"^request '[^']*': ", "", message)
-    named = message.replace("exit threshold", "exit_threshold").replace("exit mode", "exit_mode")
-    known = set(fields)
-    words = (word for word in re.findall(r"[a-z_]+", named) if word in known)
-    is_too_long = "max_model_len" in message
-    return ApiError(
-        400,
-        message,
-        param=next(words, default),
-        code="context_length_exceeded" if is_too_long else None,
-    )
+    message = re.sub(r"^exit (threshold|mode)", r"exit_\1", message)
+    message = re.sub(r"[a-z_]+", lambda word: fields.get(word[0], word[0]), message)
+    if "max_model_len" in message:  # no prompt comes here that is too long by itself
+        field = fields["max_tokens"]
+        return ApiError(400, message, param=field, code="context_length_exceeded")
+    names = set(fields.values())
+    named = (word for word in re.findall(r"[a-z_]+", message) if word in names)
+    return ApiError(400, message, param=next(named, default))
 
 
 def install(app: FastAPI) -> None:

@@ -13,6 +13,7 @@ from looped.sampling_params import SamplingParams
 from .backend import Backend, UsageCounter
 from .generation import Generation, Output
 from .responses import FinishReason, Usage
+from .sampling import field_names
 from .schema import GenerationFields
 from .streams import NOBODY, ClientGoneError, EventStream, unless_gone
 
@@ -99,7 +100,7 @@ class Exchange(ABC):
             prompts,
             params,
             prompt_field=self.prompt_field,
-            fields=tuple(type(self._body).model_fields),
+            fields=field_names(self._body),
         )
         return UsageCounter(prompts, self.backend.num_loops)
 

@@ -66,4 +66,12 @@ def to_params(
     try:
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
-        raise bad_field(str(error), type(body).model_fields) from None
+        raise bad_field(str(error), field_names(body)) from None
+
+
+def field_names(body: GenerationFields) -> dict[str, str]:
+    """The body's fields by the engine's names for what they say."""
+    names = {name: name for name in type(body).model_fields}
+    if getattr(body, "max_completion_tokens", None) is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    return names
