@@ -1,7 +1,7 @@
 """The engine: schedule, pack, launch, collect, apply."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -109,13 +109,20 @@ class LLMEngine:
             executables=self.runner.executables,
         )
 
-    def warm_up(self, prompt_lengths: list[int] | None = None, *, has_scores: bool = True) -> None:
+    def warm_up(
+        self,
+        prompt_lengths: list[int] | None = None,
+        *,
+        has_scores: bool = True,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Compiles ahead, so that no request causes a compilation; prints the memory plan.
 
         Args:
             prompt_lengths: of all requests that will come, once per sample, if they are known:
                 only what these can reach is compiled. None compiles every rung.
             has_scores: whether any of those asks for prompt log-probabilities.
+            should_stop: asked before each compilation, which takes seconds; no more follow then.
         """
         rungs = (
             all_rungs(self._ladders)
@@ -124,7 +131,7 @@ class LLMEngine:
                 self._ladders, self.scheduler_config, prompt_lengths, has_scores=has_scores
             )
         )
-        self.runner.executables.prepare(rungs)
+        self.runner.executables.prepare(rungs, should_stop=should_stop)
         logger.info("%s", self.memory_plan)
 
     @property

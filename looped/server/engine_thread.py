@@ -74,7 +74,7 @@ class AbortRequest:
 
 
 class Stop:
-    """Leave the loop after the launch under way; requests that are left are not answered."""
+    """Leave the loop; wakes it, if it waits for commands."""
 
 
 Command = AddRequest | AbortRequest | Stop
@@ -98,6 +98,7 @@ class EngineThread:
         self._reason = ""
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._num_launches_seen = 0
+        self._is_stopping = threading.Event()
         # A daemon, so that a compilation that nobody waits for any more cannot hold the process.
         self._thread = threading.Thread(target=self._run, name="looped-engine", daemon=True)
 
@@ -109,8 +110,11 @@ class EngineThread:
         """Queues a command; safe from any thread, and at once."""
         self._commands.put(command)
 
-    def join(self, timeout: float) -> bool:
-        """Waits, after a `Stop`; returns whether the thread has ended."""
+    def stop(self, timeout: float) -> bool:
+        """Ends the thread after the launch or the compilation under way; what is left unfinished is
+        not answered. Waits for so many seconds, and returns whether it has ended."""
+        self._is_stopping.set()
+        self._commands.put(Stop())
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -128,12 +132,13 @@ class EngineThread:
     def _warm_up(self) -> None:
         assert self._engine is not None
         try:
-            self._engine.warm_up()
+            self._engine.warm_up(should_stop=self._is_stopping.is_set)
         except BaseException as error:
-            self._die("the warm-up failed", error)
-        else:
+            return self._die("the warm-up failed", error)
+        if not self._is_stopping.is_set():
             self._post(StepReport(StepOutput(), None, self._engine.stats()))
             self._post(StateReport(EngineState.READY))
+        return None
 
     def _round(self) -> bool:
         """Commands, a launch, a report; returns whether to go on."""
@@ -209,7 +214,7 @@ class EngineThread:
     def _restart(self, old: LLMEngine) -> None:
         try:
             engine = old.rebuilt()
-            engine.warm_up()
+            engine.warm_up(should_stop=self._is_stopping.is_set)
         except BaseException as error:
             return self._die("the restart of the engine failed", error)
         logger.warning("the engine was built anew")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from types import FrameType
 
@@ -80,6 +81,11 @@ def serve(llm: LLM, config: ServerConfig) -> None:
     app = create_app(llm, config)
     log_to(logging.getLogger("looped"))
     DrainingServer(app, config).run()
+    service: Service = app.state.service
+    if service.is_thread_left:
+        # Python would take down what the compiler still uses, and the process would crash.
+        logging.shutdown()
+        os._exit(0)
 
 
 def log_to(logger: logging.Logger) -> None:

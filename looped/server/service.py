@@ -17,7 +17,6 @@ from .engine_thread import (
     EngineThread,
     Report,
     StateReport,
-    Stop,
 )
 from .errors import ApiError
 from .generation import Generation
@@ -56,6 +55,8 @@ class Service:
         self.stats = llm.engine.stats()
         self.failure = ""
         """Why the engine is lost; empty while it is not."""
+        self.is_thread_left = False
+        """Whether the engine's thread was still at work when `stop` gave up waiting for it."""
         self._engine_state = EngineState.WARMING_UP
         self._is_draining = False
         self._metrics = metrics
@@ -96,8 +97,10 @@ class Service:
     async def stop(self) -> None:
         """Ends the thread after the launch under way; what is outstanding gets an error."""
         self._fail_all(ApiError(503, "the server has stopped"))
-        self._thread.send(Stop())
-        if not await asyncio.to_thread(self._thread.join, self.config.drain_timeout):
+        self.is_thread_left = not await asyncio.to_thread(
+            self._thread.stop, self.config.drain_timeout
+        )
+        if self.is_thread_left:
             logger.warning("the engine is still compiling; leaving without it")
 
     async def drain(self) -> None:
