@@ -52,7 +52,8 @@ class Service:
         self.config = config
         self.tokenizer = llm.tokenizer
         self.launches = LaunchLog()
-        self.stats = llm.engine.stats()
+        self.stats = EngineStats(num_blocks=llm.engine.stats().num_blocks)
+        """The engine's newest totals; what it compiled before it came here is in the first."""
         self.failure = ""
         """Why the engine is lost; empty while it is not."""
         self.is_thread_left = False
