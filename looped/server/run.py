@@ -17,6 +17,9 @@ from .service import Service
 
 logger = logging.getLogger(__name__)
 
+SECONDS_TO_KEEP_ALIVE = 75
+"""Idle connections: longer than clients keep theirs (15 s in aiohttp), or a server that closes one
+meets the next request on it."""
 SECONDS_TO_CLOSE = 5
 """For connections to close, after the last request is over."""
 
@@ -41,6 +44,7 @@ class DrainingServer(uvicorn.Server):
                 port=config.port,
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=SECONDS_TO_KEEP_ALIVE,
                 timeout_graceful_shutdown=SECONDS_TO_CLOSE,
             )
         )

@@ -165,7 +165,7 @@ def wait_for(condition, seconds=20.0):
 
 def test_a_slow_reader_loses_only_itself(live):
     """One client reads nothing of a large stream; others are served as if it were not there."""
-    body = {**LONG, "n": 4, "logprobs": 20, "stream": True}
+    body = {**LONG, "max_tokens": 60, "n": 4, "logprobs": 20, "stream": True}
     with slow_socket(live, body) as slow:
         for _ in range(3):
             answer = live.complete("hello", max_tokens=20, temperature=0, ignore_eos=True)
@@ -177,7 +177,7 @@ def test_a_slow_reader_loses_only_itself(live):
         while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
             received += slow.recv(65536)
     events = [line for line in received.decode().splitlines() if line.startswith("data: {")]
-    assert len(events) == 4 * 201
+    assert len(events) == 4 * 61
 
 
 def test_a_request_that_takes_too_long_ends_with_408_or_an_error_event(tiny_folder):
@@ -218,7 +218,7 @@ def test_a_reader_that_never_reads_is_cut_off_after_its_time(tiny_folder, monkey
 
 def test_long_prompts_do_not_stop_the_engine(live):
     """Tokenising gives up Python's lock: another client's tokens keep coming."""
-    text = "the quick brown fox " * 150_000
+    text = "the quick brown fox " * 80_000
     gaps = []
     done = threading.Event()
 

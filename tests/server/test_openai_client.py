@@ -1,5 +1,8 @@
 """The client that everybody has, against a live server."""
 
+import re
+from pathlib import Path
+
 import openai
 import pytest
 from live_servers import MODEL
@@ -186,3 +189,13 @@ def test_errors_have_the_clients_own_types_also_before_a_stream(client):
             client.completions.create(model=MODEL, prompt="x", temperature=-1, stream=stream)
         assert caught.value.param == "temperature"
         assert caught.value.type == "invalid_request_error"
+
+
+def test_the_sample_in_the_documentation_runs(live, capsys):
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    sample = sample.replace("http://127.0.0.1:8000", live.url).replace("DIR_OR_ID", MODEL)
+    names = {}
+    exec(sample, names)
+    names["client"].close()
+    assert capsys.readouterr().out

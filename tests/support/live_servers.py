@@ -19,7 +19,6 @@ from looped.server.run import DrainingServer
 from looped.server.service import Service
 
 MODEL = "ouro-tiny"
-KEEPS_ALIVE = 300.0
 
 _executables: dict[Any, Executables] = {}
 
@@ -85,7 +84,6 @@ def live_server(llm: LLM, *, is_ready: bool = True, **options: Any) -> Iterator[
     config = ServerConfig(**({"port": 0, "served_model_name": MODEL} | options))
     app = create_app(llm, config)
     server = DrainingServer(app, config)
-    server.config.timeout_keep_alive = KEEPS_ALIVE
     thread = threading.Thread(target=server.run, name="live-server")
     thread.start()
     try:
