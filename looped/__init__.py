@@ -8,6 +8,7 @@ rows at any loop depth read the same weights and can share a launch.
     looped.convert          checkpoints in and out
     looped.sched            who runs next; pure Python
     looped.pallas_kernels   attention over a paged cache
+    looped.server           an OpenAI-compatible server around one engine
     looped.reference        slow, obvious generation that everything else is tested against
 
 Names below are loaded on first use, so that the scheduler and `looped --help` need no JAX.

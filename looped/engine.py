@@ -1,7 +1,7 @@
 """The engine: schedule, pack, launch, collect, apply."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -48,6 +48,7 @@ class LLMEngine:
     ) -> None:
         self.config = config or EngineConfig()
         self.model_config = loaded.config
+        self._loaded = loaded
         self._eos_token_ids = frozenset(eos_token_ids)
         if self.config.layers not in (None, loaded.layers):
             raise UsageError(
@@ -95,13 +96,46 @@ class LLMEngine:
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
 
-    def warm_up(self, prompt_lengths: list[int] | None = None, *, has_scores: bool = True) -> None:
+    def rebuilt(self) -> "LLMEngine":
+        """A new engine of the same sizes on the same executables, which compiles nothing.
+
+        For use when this one is broken or has raised: its requests are gone, and its device state
+        is freed first, so it must not be used any more.
+
+        Raises:
+            Exception: what the platform raises when no device state can be had.
+        """
+        self.is_broken = True
+        self.runner.delete_state()
+        shape = self.runner.executables.shape
+        # Sizes are given, so that nothing is measured or compiled to find them a second time.
+        config = replace(
+            self.config,
+            num_blocks=shape.num_blocks,
+            kv_cache_bytes=None,
+            max_model_len=shape.max_model_len,
+        )
+        return LLMEngine(
+            self._loaded,
+            config,
+            eos_token_ids=self._eos_token_ids,
+            executables=self.runner.executables,
+        )
+
+    def warm_up(
+        self,
+        prompt_lengths: list[int] | None = None,
+        *,
+        has_scores: bool = True,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Compiles ahead, so that no request causes a compilation; prints the memory plan.
 
         Args:
             prompt_lengths: of all requests that will come, once per sample, if they are known:
                 only what these can reach is compiled. None compiles every rung.
             has_scores: whether any of those asks for prompt log-probabilities.
+            should_stop: asked before each compilation, which takes seconds; no more follow then.
         """
         rungs = (
             all_rungs(self._ladders)
@@ -110,7 +144,7 @@ class LLMEngine:
                 self._ladders, self.scheduler_config, prompt_lengths, has_scores=has_scores
             )
         )
-        self.runner.executables.prepare(rungs)
+        self.runner.executables.prepare(rungs, should_stop=should_stop)
         logger.info("%s", self.memory_plan)
 
     @property

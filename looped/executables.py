@@ -131,11 +131,20 @@ class Executables:
             self.num_compilations += 1
         return self._slot_writer
 
-    def prepare(self, rungs: Iterable[Rung]) -> None:
-        """Compiles the slot writer and what is missing of these rungs, with a progress bar."""
+    def prepare(
+        self, rungs: Iterable[Rung], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Compiles the slot writer and what is missing of these rungs, with a progress bar.
+
+        Args:
+            rungs: what to compile.
+            should_stop: asked before each; the rest is left uncompiled then.
+        """
         _ = self.slot_writer
         missing = [rung for rung in rungs if rung not in self._compiled]
         for rung in track(missing, "compiling"):
+            if should_stop():
+                return
             self.get(rung)
 
     @property

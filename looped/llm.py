@@ -71,6 +71,8 @@ class LLM:
             config = config or EngineConfig(**options)
         except TypeError as error:
             raise UsageError(str(error).replace("EngineConfig.__init__() ", "LLM: ")) from None
+        self.model = model
+        """The model's name, as it was given."""
         use_compilation_cache()
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.

@@ -25,6 +25,9 @@ class TokenEvent:
     text: str = ""
     """The text that it makes certain, which may be none; a stop string, or what may become one, is
     not in it. Always empty without a tokenizer."""
+    prompt_scores: "tuple[LoopScores, ...]" = ()
+    """With the first token of sample 0 of a scored request: what `Completion.prompt_scores` will
+    say, so that a stream can begin with it."""
 
     @classmethod
     def from_output(cls, output: TokenOutput) -> "TokenEvent":
@@ -36,6 +39,9 @@ class TokenEvent:
             logprob=output.logprob,
             top_logprobs=output.top_logprobs,
             exit_depth=output.exit_depth,
+            prompt_scores=tuple(map(LoopScores.from_scores, output.request.prompt_scores))
+            if output.output_index == 0
+            else (),
         )
 
 

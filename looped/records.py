@@ -11,6 +11,8 @@ class ItemRecord:
 
     request_id: str
     sample_index: int
+    slot: int
+    """The request's place in device state."""
     kind: ItemKind
     depth: int
     """Depth that ran (first); under an LM head, the last one that had run."""

@@ -80,9 +80,13 @@ class Runner:
 
     def reset(self) -> None:
         """Fresh device state for the same executables. The old one goes first: a GPU holds one."""
+        self.delete_state()
+        self._start()
+
+    def delete_state(self) -> None:
+        """Frees the device state; nothing can be launched until `reset`."""
         for leaf in jax.tree.leaves(self._state):
             leaf.delete()
-        self._start()
 
     def _start(self) -> None:
         self._state = DeviceState.zeros(self.executables.shape)
@@ -172,6 +176,7 @@ class Runner:
             ItemRecord(
                 item.request.request_id,
                 item.request.sample_index,
+                item.request.slot,
                 item.kind,
                 item.depth,
                 item.first_position,

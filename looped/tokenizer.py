@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import ByteLevel
 
+from .byte_level import spelled_bytes
 from .chat import ChatTemplate, find_template
 from .config import read_json
 from .errors import LoopedError
@@ -36,12 +38,13 @@ class Tokenizer:
         self._fast = fast
         self._decoder = fast.decoder
         self._has_byte_tokens = fast.decoder is not None and fast.decoder.decode(["<0x61>"]) == "a"
+        self._is_byte_level = isinstance(fast.decoder, ByteLevel)
+        added = fast.get_added_tokens_decoder()
+        self._added_bytes = {id: token.content.encode() for id, token in added.items()}
         self._template = template
         self.stop_token_ids = stop_token_ids
         self.special_token_ids = {
-            token.content: token_id
-            for token_id, token in fast.get_added_tokens_decoder().items()
-            if token.special
+            token.content: token_id for token_id, token in added.items() if token.special
         }
         """By name; no text contains them."""
 
@@ -68,7 +71,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text as it is: no template, and no token added."""
-        return self._fast.encode(text, add_special_tokens=False).ids
+        # A batch of one: the library keeps Python's lock during `encode`, and gives it up here, so
+        # that a long prompt does not stop an engine that runs in another thread.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=False)
+        return encoding.ids
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids of a conversation in the checkpoint's template, ready for the answer."""
@@ -82,13 +88,15 @@ class Tokenizer:
         end = self._fast.token_to_id(CHAT_END)
         return frozenset() if end is None else frozenset({end})
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out; broken UTF-8 becomes U+FFFD.
+    def decode(self, ids: Sequence[int], *, has_special: bool = False) -> str:
+        """Text of token ids, without special tokens or with; broken UTF-8 becomes U+FFFD.
 
-        It is the library's text, but for byte fallback: there, the library gives up all bytes
-        between two other tokens for one that is broken, also a line break that was whole. Here as
-        in byte-level vocabularies, every whole character stays.
+        Without, it is the library's text, but for byte fallback: there, the library gives up all
+        bytes between two other tokens for one that is broken, also a line break that was whole.
+        Here as in byte-level vocabularies, every whole character stays.
         """
+        if has_special:
+            return self._fast.decode(list(ids), skip_special_tokens=False)
         spelled = map(self.spelling, ids)
         return self.join([token for token in spelled if token is not None])
 
@@ -104,6 +112,22 @@ class Tokenizer:
             return " ".join(spelled)
         tokens = list(_mended(spelled)) if self._has_byte_tokens else list(spelled)
         return self._decoder.decode(tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `decode` leaves the token out unless it is asked for it."""
+        return token_id in self.special_token_ids.values()
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """What a token adds to the text, in UTF-8; a part of a character, maybe.
+
+        None where that is not known: the vocabulary is not a byte-level one.
+        """
+        if token_id in self._added_bytes:
+            return self._added_bytes[token_id]
+        spelled = self._fast.id_to_token(token_id)
+        if spelled is None:
+            return b""  # an id that only the model knows
+        return spelled_bytes(spelled) if self._is_byte_level else None
 
     def token_text(self, token_id: int) -> str:
         """Text of one token by itself: a special token's name, U+FFFD for a part of a character.

@@ -69,6 +69,13 @@ def test_imports_follow_the_arrows(folder):
                 assert top in THIRD_PARTY[folder], f"{path} imports {module}"
 
 
+def test_nothing_but_its_command_imports_the_server():
+    for path in source_files("looped"):
+        if path.parent != ROOT / "looped" / "server":
+            modules = [name for name in imported_modules(path) if ".server" in name]
+            assert not modules or path == ROOT / "looped/cli/serve.py", path
+
+
 def test_the_scheduler_reads_no_clock():
     for path in source_files("sched"):
         assert not {"time", "datetime", "random"} & set(imported_modules(path)), path
@@ -107,9 +114,8 @@ def test_every_package_the_type_marker_and_the_targets_are_in_the_wheel(tmp_path
     subprocess.run([*command, copy], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert "looped/py.typed" in names
     targets = {f"looped/pallas_kernels/targets/{name}.txtpb" for name in ("a100", "h200")}
-    assert targets <= names
+    assert {"looped/py.typed", "looped/server/status.html", *targets} <= names
     for folder in FOLDERS:
         for path in source_files(folder):
             relative = path.relative_to(ROOT)
@@ -159,7 +165,7 @@ def test_help_answers_within_a_second_and_without_jax(tmp_path):
         times.append(time.perf_counter() - start)
     loaded = set(output.partition("modules:")[2].split())
     assert "generate" in output
-    assert not loaded & {"jax", "jaxlib", "flax", "numpy", "orbax"}
+    assert not loaded & {"jax", "jaxlib", "flax", "numpy", "orbax", "fastapi", "uvicorn"}
     assert min(times) < 1.0
 
 

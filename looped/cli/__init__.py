@@ -18,6 +18,7 @@ from .aot import aot
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .score import score
+from .serve import serve
 
 app = typer.Typer(
     name="looped",
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's tables cut off option names in 80 columns
 )
-for command in (generate, score, convert, export, inspect, aot):
+for command in (generate, serve, score, convert, export, inspect, aot):
     app.command()(command)
 
 

@@ -13,7 +13,7 @@ from looped.engine_config import LAYER_FORMS, EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
-from .options import with_engine_options
+from .options import with_config_options
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ FILE_WIDTH = 240
 """Columns of a table that does not go to a terminal."""
 
 
-@with_engine_options
+@with_config_options(engine_config=EngineConfig)
 def aot(
     *,
     target: Annotated[list[str], typer.Option(help="GPU: h200 or a100; repeatable.")],

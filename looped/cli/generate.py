@@ -15,7 +15,7 @@ from looped.sched import ExitMode
 
 from .checkpoints import Dtype
 from .interrupts import interruptible
-from .options import refuse_whole_prompts, with_engine_options
+from .options import refuse_whole_prompts, with_config_options
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@with_engine_options
+@with_config_options(engine_config=EngineConfig)
 def generate(
     *,
     prompt: Annotated[

@@ -1,4 +1,4 @@
-"""Engine options as command-line options: one source, `EngineConfig`, for every command."""
+"""Fields of configuration classes as command-line options: one source for every command."""
 
 import ast
 import inspect
@@ -13,44 +13,66 @@ import typer
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
+Command = Callable[..., None]
 
-def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces a command's parameter `engine_config` by an option for every field of it.
 
-    Names, types, defaults and help are those of `EngineConfig`, whose checks give the errors. A
-    field that the command itself has an option for keeps its default.
+def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:
+    """Replaces parameters of a command by an option for every field of their classes.
+
+    Names, types, defaults and help are those of the class, whose checks give the errors. A field
+    whose metadata has an `envvar` can be given in the environment, too. A field that the command
+    itself has an option for keeps its default.
+
+    Args:
+        configs: the class, by the parameter's name.
     """
-    parameters = inspect.signature(command).parameters
-    hints, documented = get_type_hints(EngineConfig), field_docstrings(EngineConfig)
-    added = [
+
+    def decorate(command: Command) -> Command:
+        parameters = inspect.signature(command).parameters
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in parameters.values()
+            if parameter.name not in configs
+        ]
+        by_parameter = {
+            name: [option for option in _options_of(config) if option.name not in parameters]
+            for name, config in configs.items()
+        }
+        added = [option for options in by_parameter.values() for option in options]
+
+        @wraps(command)
+        def with_configs(**values: Any) -> None:
+            built = {
+                parameter: configs[parameter](
+                    **{option.name: values.pop(option.name) for option in options}
+                )
+                for parameter, options in by_parameter.items()
+            }
+            command(**values, **built)
+
+        with_configs.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
+        with_configs.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in own + added
+        }
+        return with_configs
+
+    return decorate
+
+
+def _options_of(config: type[Any]) -> list[inspect.Parameter]:
+    hints, documented = get_type_hints(config), field_docstrings(config)
+    return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=Annotated[
                 hints[field.name],
-                typer.Option(help=documented[field.name], rich_help_panel="Engine"),
+                typer.Option(help=documented[field.name], envvar=field.metadata.get("envvar")),
             ],
         )
-        for field in fields(EngineConfig)
-        if field.name not in parameters
+        for field in fields(config)
     ]
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in parameters.values()
-        if parameter.name != "engine_config"
-    ]
-
-    @wraps(command)
-    def with_config(**values: Any) -> None:
-        options = {parameter.name: values.pop(parameter.name) for parameter in added}
-        command(**values, engine_config=EngineConfig(**options))
-
-    with_config.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
-    with_config.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in own + added
-    }
-    return with_config
 
 
 def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:

@@ -12,7 +12,7 @@ from looped.errors import UsageError
 
 from .checkpoints import Dtype
 from .interrupts import interruptible
-from .options import refuse_whole_prompts, with_engine_options
+from .options import refuse_whole_prompts, with_config_options
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MAX_TOP = 20
 
 
-@with_engine_options
+@with_config_options(engine_config=EngineConfig)
 def score(
     *,
     model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],

@@ -80,7 +80,7 @@ def with_samples_and_scores(rng, params, policy):
     if params.temperature > 0:
         changes["n"] = rng.choice([1, 1, 2, 5])
     elif changes["prompt_logprobs"] is not None and rng.random() < 0.3:
-        changes |= {"max_tokens": 0, "min_tokens": 0}
+        changes |= {"max_tokens": 0, "min_tokens": 0, "logprobs": None}
     return replace(params, **changes)
 
 

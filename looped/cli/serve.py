@@ -1,0 +1,41 @@
+"""`looped serve`: an OpenAI-compatible server."""
+
+from typing import Annotated
+
+import typer
+
+from looped.engine_config import EngineConfig
+from looped.server.config import ServerConfig
+
+from .checkpoints import Dtype
+from .options import with_config_options
+
+
+@with_config_options(server_config=ServerConfig, engine_config=EngineConfig)
+def serve(
+    *,
+    model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Type to run in; by default the checkpoint's.")
+    ] = None,
+    num_loops: Annotated[
+        int | None, typer.Option(min=1, help="Load the model with this P, prompts included.")
+    ] = None,
+    eos_token_id: Annotated[
+        list[int] | None, typer.Option(help="Stop at these ids instead of the checkpoint's.")
+    ] = None,
+    server_config: ServerConfig,
+    engine_config: EngineConfig,
+) -> None:
+    """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
+    from looped.llm import LLM
+    from looped.server.run import serve as run
+
+    llm = LLM(
+        model,
+        dtype=dtype,
+        num_loops=num_loops,
+        eos_token_ids=eos_token_id or None,
+        config=engine_config,
+    )
+    run(llm, server_config)

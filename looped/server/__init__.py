@@ -1,0 +1,14 @@
+"""The OpenAI-compatible server: HTTP in, requests of one engine, HTTP out.
+
+    config                        options of `looped serve`
+    engine_thread                 the only place that touches the engine
+    service, generation           the event loop's side: who waits for what, limits, draining
+    schema, sampling              what a request may say, and what it means to the engine
+    completions, chat, logprobs   the two ways to answer
+    tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus
+    errors, middleware, streams   the protocol's forms: errors, keys, limits, events
+    app, run                      all of it together; a process that stops as it should
+
+Tokenising, detokenising and HTTP stay on the event loop and its helper threads: the engine's
+thread never waits for any of them. Nothing is imported here, so that `looped --help` stays light.
+"""

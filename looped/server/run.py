@@ -1,0 +1,99 @@
+"""A process that serves one model, and ends as its supervisor wants it to."""
+
+import asyncio
+import logging
+import os
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from looped.llm import LLM
+
+from .app import create_app
+from .config import ServerConfig
+from .service import Service
+
+logger = logging.getLogger(__name__)
+
+SECONDS_TO_KEEP_ALIVE = 75
+"""Idle connections: longer than clients keep theirs (15 s in aiohttp), or a server that closes one
+meets the next request on it."""
+SECONDS_TO_CLOSE = 5
+"""For connections to close, after the last request is over."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Finishes what runs when it is told to stop, and then exits with 0.
+
+    The first SIGTERM or SIGINT starts draining: /health turns red, new work is refused, and the
+    server leaves when nothing is outstanding or the drain timeout is over. The second one leaves
+    at once.
+
+    Args:
+        app: made by `create_app`.
+        config: where to listen, and for how long to drain.
+    """
+
+    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=SECONDS_TO_KEEP_ALIVE,
+                timeout_graceful_shutdown=SECONDS_TO_CLOSE,
+            )
+        )
+        self._service: Service = app.state.service
+        self._draining: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen; before that, a signal means to leave at once."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal; not kept to be raised again, as uvicorn does, so that the exit status is 0."""
+        if self._draining is not None or self._loop is None:
+            self.force_exit = self.should_exit = True
+            return
+        self._loop.call_soon_threadsafe(self.start_draining)
+
+    def start_draining(self) -> None:
+        """Begins to stop; called on the event loop."""
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            await self._service.drain()
+        finally:
+            self.should_exit = True
+
+
+def serve(llm: LLM, config: ServerConfig) -> None:
+    """Serves a model until a signal comes.
+
+    Raises:
+        SystemExit: with a status other than 0, if the address cannot be had.
+    """
+    app = create_app(llm, config)
+    log_to(logging.getLogger("looped"))
+    DrainingServer(app, config).run()
+    service: Service = app.state.service
+    if service.is_thread_left:
+        # Python would take down what the compiler still uses, and the process would crash.
+        logging.shutdown()
+        os._exit(0)
+
+
+def log_to(logger: logging.Logger) -> None:
+    """Lets uvicorn say what it has to say where that logger does."""
+    other = logging.getLogger("uvicorn")
+    other.handlers, other.propagate = logger.handlers, False
+    other.setLevel(logger.level)

@@ -1,0 +1,244 @@
+"""Keys, origins, sizes, times, and clients that go away or do not read."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from live_servers import live_server, tiny_llm
+
+LONG = {"prompt": "x", "max_tokens": 200, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def strict(tiny_folder):
+    """A server with narrow limits, a key, and one foreign origin."""
+    with live_server(
+        tiny_llm(tiny_folder),
+        is_ready=False,
+        api_key="sésame",
+        allowed_origins=["https://example.org"],
+        max_body_bytes=2000,
+        max_prompt_tokens=20,
+        max_concurrent_requests=4,
+    ) as live:
+        yield live
+
+
+def headers(key="sésame"):
+    return {"Authorization": f"Bearer {key}".encode()}
+
+
+def test_without_the_key_there_is_nothing_but_pages_and_health(strict):
+    for path in ("/v1/models", "/metrics", "/status"):
+        for wrong in ({}, headers("sesame"), headers("x"), {"Authorization": "sésame".encode()}):
+            response = strict.get(path, headers=wrong)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+        assert strict.get(path, headers=headers()).status_code == 200
+    assert strict.post("/v1/completions", LONG).status_code == 401
+    for path in ("/", "/health", "/docs"):
+        assert strict.get(path).status_code in (200, 503)
+
+
+def test_other_origins_are_answered_only_if_they_are_allowed(strict):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-key"}
+    for origin, is_allowed in (("https://example.org", True), ("https://other.org", False)):
+        response = httpx.options(
+            strict.url + "/v1/completions", headers={"Origin": origin, **asked}
+        )
+        assert (response.status_code == 200) is is_allowed
+        # Also a refusal can be read, which says that the key is missing.
+        response = strict.get("/v1/models", headers={"Origin": origin})
+        assert response.status_code == 401
+        assert ("access-control-allow-origin" in response.headers) is is_allowed
+
+
+def wait_ready(live):
+    while live.get("/health").status_code != 200:
+        time.sleep(0.05)
+
+
+def test_bodies_are_limited_also_without_a_length(strict):
+    wait_ready(strict)
+    body = json.dumps({"prompt": "x" * 3000}).encode()
+
+    def pieces():
+        for start in range(0, len(body), 500):
+            yield body[start : start + 500]
+
+    for content in (body, pieces()):
+        response = strict.post(
+            "/v1/completions",
+            content=content,
+            headers={"Content-Type": "application/json", **headers()},
+        )
+        assert response.status_code == 413
+        assert "2,000" in response.json()["error"]["message"]
+
+
+def test_prompts_are_limited_by_tokens(strict):
+    wait_ready(strict)
+    response = strict.post("/v1/completions", {"prompt": [7] * 21}, headers=headers())
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "prompt"
+    assert "at most 20 tokens" in response.json()["error"]["message"]
+
+
+def test_overload_is_429_and_passes(strict):
+    wait_ready(strict)
+    body = {**LONG, "n": 3}
+    with opened_stream(strict, body, headers=headers()) as lines:
+        next(lines)
+        for stream in (False, True):
+            response = strict.post("/v1/completions", {**body, "stream": stream}, headers=headers())
+            assert response.status_code == 429
+            assert int(response.headers["Retry-After"]) >= 1
+            assert response.json()["error"]["type"] == "rate_limit_error"
+        # One more sample fits.
+        small = {"prompt": "x", "max_tokens": 1}
+        assert strict.post("/v1/completions", small, headers=headers()).status_code == 200
+    strict.wait_until_idle()
+    assert strict.post("/v1/completions", body, headers=headers()).status_code == 200
+    # What could never fit is not told to try again.
+    assert strict.post("/v1/completions", {**LONG, "n": 5}, headers=headers()).status_code == 400
+
+
+@contextlib.contextmanager
+def opened_stream(live, body, **options):
+    """The lines of a stream that is left in the middle."""
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream(
+            "POST", live.url + "/v1/completions", json={**body, "stream": True}, **options
+        ) as response,
+    ):
+        assert response.status_code == 200
+        yield response.iter_lines()
+
+
+def test_a_closed_stream_frees_its_request(live):
+    with opened_stream(live, {**LONG, "n": 4}) as lines:
+        next(lines)
+    live.wait_until_idle(5)
+
+
+def test_a_closed_connection_frees_a_whole_answers_request(live):
+    aborted = finished(live, "abort")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(live.url + "/v1/completions", json={**LONG, "n": 8}, timeout=0.1)
+    live.wait_until_idle(5)
+    # Their completions are nobody's, and are not counted: what counts is that they stopped early.
+    assert finished(live, "abort") == aborted
+    assert live.service.stats.num_active == 0
+
+
+def finished(live, reason):
+    name = f'looped_samples_finished_total{{reason="{reason}"}}'
+    lines = [line for line in live.get("/metrics").text.splitlines() if line.startswith(name)]
+    return float(lines[0].split()[-1]) if lines else 0.0
+
+
+def slow_socket(live, body):
+    """A connection that has sent a request and has little room for the answer, at either end."""
+    for listening in live.uvicorn.servers[0].sockets:  # what is accepted inherits it
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    slow = socket.create_connection(("127.0.0.1", int(live.url.rpartition(":")[2])))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    request = json.dumps(body).encode()
+    slow.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(request), request)
+    )
+    return slow
+
+
+def wait_for(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_slow_reader_loses_only_itself(live):
+    """One client reads nothing of a large stream; others are served as if it were not there."""
+    body = {**LONG, "max_tokens": 60, "n": 4, "logprobs": 20, "stream": True}
+    with slow_socket(live, body) as slow:
+        for _ in range(3):
+            answer = live.complete("hello", max_tokens=20, temperature=0, ignore_eos=True)
+            assert answer["usage"]["completion_tokens"] == 20
+        # The engine is done with it; what it has not read waits for it alone.
+        wait_for(lambda: not live.service.stats.num_active)
+        assert live.service.num_choices == 4
+        received = b""
+        while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+            received += slow.recv(65536)
+    events = [line for line in received.decode().splitlines() if line.startswith("data: {")]
+    assert len(events) == 4 * 61
+
+
+def test_a_request_that_takes_too_long_ends_with_408_or_an_error_event(tiny_folder):
+    llm = tiny_llm(tiny_folder)
+    with live_server(llm, request_timeout=0.5) as live:
+        step = llm.engine.step
+        llm.engine.step = lambda: (time.sleep(0.05), step())[1]
+        response = live.post("/v1/completions", LONG)
+        assert response.status_code == 408
+        assert response.json()["error"]["type"] == "timeout_error"
+        with opened_stream(live, LONG) as lines:
+            said = [line for line in lines if line]
+        assert said[-1] == "data: [DONE]"
+        error = json.loads(said[-2].removeprefix("data: "))["error"]
+        assert error["type"] == "timeout_error"
+        assert "0.5 seconds" in error["message"]
+        # A body that does not come is a request that takes too long, too.
+        with socket.create_connection(("127.0.0.1", int(live.url.rpartition(":")[2]))) as idle:
+            idle.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            assert b" 408 " in idle.recv(4096)
+        live.wait_until_idle()
+
+
+def test_a_reader_that_never_reads_is_cut_off_after_its_time(tiny_folder, monkeypatch):
+    monkeypatch.setattr("looped.server.streams.SECONDS_TO_READ", 0.2)
+    with live_server(tiny_llm(tiny_folder), request_timeout=2.0) as live:
+        with slow_socket(live, {**LONG, "n": 8, "logprobs": 20, "stream": True}) as slow:
+            wait_for(lambda: live.service.num_choices == 8)
+            wait_for(lambda: not live.service.stats.num_active)
+            assert live.service.num_choices == 8
+            live.wait_until_idle(10)
+            received = b""
+            while piece := slow.recv(65536):
+                received += piece
+        # The end that HTTP asks for is missing, so that the client knows.
+        assert not received.endswith(b"0\r\n\r\n")
+
+
+def test_long_prompts_do_not_stop_the_engine(live):
+    """Tokenising gives up Python's lock: another client's tokens keep coming."""
+    text = "the quick brown fox " * 80_000
+    gaps = []
+    done = threading.Event()
+
+    def read():
+        while not done.is_set():
+            last = time.monotonic()
+            with opened_stream(live, LONG) as lines:
+                for line in lines:
+                    if line.startswith("data: {"):
+                        gaps.append(time.monotonic() - last)
+                        last = time.monotonic()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        started = time.monotonic()
+        response = live.post("/tokenize", {"prompt": text})
+        took = time.monotonic() - started
+        assert response.status_code == 200
+    finally:
+        done.set()
+        reader.join()
+    assert max(gaps) < took / 2, (max(gaps), took)

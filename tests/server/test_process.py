@@ -1,0 +1,182 @@
+"""`looped serve` as a process: what a supervisor sees."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from looped.llm import LLM
+from looped.sampling_params import SamplingParams
+
+COMMAND = [sys.executable, "-c", "from looped.cli import main; main()"]
+SIZES = {
+    "--max-num-seqs": 8,
+    "--max-num-batched-tokens": 32,
+    "--prefill-chunk-size": 16,
+    "--max-model-len": 256,
+}
+OPTIONS = ["--port", "0", *(str(word) for option in SIZES.items() for word in option)]
+
+
+@contextlib.contextmanager
+def process(*arguments, env=None, cwd=None):
+    with subprocess.Popen(
+        [*COMMAND, "serve", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def url_of(running):
+    """Waits for the line that says where the server listens; the rest is read in a thread."""
+    for line in running.stderr:
+        if found := re.search(r"http://[\d.]+:\d+", line):
+            drain = threading.Thread(target=running.stderr.read, daemon=True)
+            drain.start()
+            return found[0]
+    raise AssertionError("the server did not start")
+
+
+def wait_ready(url, **options):
+    deadline = time.monotonic() + 120
+    while httpx.get(url + "/health", **options).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_folder):
+    """What the streams below say, from the library."""
+    llm = LLM(str(tiny_folder), max_num_seqs=8, max_num_batched_tokens=32, max_model_len=256)
+    params = [
+        SamplingParams(max_tokens=150, temperature=1.0, seed=seed, ignore_eos=True)
+        for seed in range(12)
+    ]
+    return [done.text for done in llm.generate(["kill me"] * 12, params, show_progress=False)]
+
+
+def test_sigterm_loses_nothing_that_was_promised(tiny_folder, tmp_path, expected):
+    with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        texts, started = {}, threading.Semaphore(0)
+
+        def read(seed):
+            body = {
+                "prompt": "kill me",
+                "max_tokens": 150,
+                "seed": seed,
+                "ignore_eos": True,
+                "stream": True,
+            }
+            with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as response:
+                assert response.status_code == 200
+                started.release()
+                lines = [line for line in response.iter_lines() if line]
+            assert lines[-1] == "data: [DONE]"
+            chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+            texts[seed] = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+        readers = [threading.Thread(target=read, args=(seed,)) for seed in range(12)]
+        for reader in readers:
+            reader.start()
+        for _ in readers:  # 8 run, and 4 wait: they were promised, too
+            started.acquire()
+        running.send_signal(signal.SIGTERM)
+        for reader in readers:
+            reader.join()
+        assert running.wait(30) == 0
+        assert [texts[seed] for seed in range(12)] == expected
+        assert running.stdout.read() == ""
+
+
+def test_a_second_signal_leaves_at_once(tiny_folder, tmp_path):
+    with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        body = {"prompt": "x", "max_tokens": 240, "n": 100, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            assert httpx.get(url + "/health").json()["status"] == "draining"
+            running.send_signal(signal.SIGINT)
+            assert running.wait(10) == 0
+
+
+def test_a_signal_during_the_warm_up_is_no_failure(tiny_folder, tmp_path):
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla")}  # nothing is compiled yet
+    with process("--model", tiny_folder, *OPTIONS, env=environment, cwd=tmp_path) as running:
+        url = url_of(running)
+        assert httpx.get(url + "/health").status_code == 503
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+
+
+def test_the_key_may_come_from_the_environment(tiny_folder, tmp_path):
+    environment = {"LOOPED_API_KEY": "secret"}
+    with process("--model", tiny_folder, *OPTIONS, env=environment, cwd=tmp_path) as running:
+        url = url_of(running)
+        assert httpx.get(url + "/v1/models").status_code == 401
+        headers = {"Authorization": "Bearer secret"}
+        models = httpx.get(url + "/v1/models", headers=headers).json()["data"]
+        assert [model["id"] for model in models] == [str(tiny_folder)]
+
+
+def run(*arguments):
+    return subprocess.run([*COMMAND, "serve", *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--port", "70000"), "port must be in 0 to 65535, got 70000"),
+        (("--max-body-bytes", "0"), "max_body_bytes must be at least 1, got 0"),
+        (("--request-timeout", "nan"), "request_timeout must be above 0"),
+        (("--drain-timeout", "-1"), "drain_timeout must be at least 0"),
+        (("--allowed-origins", "example.org"), "allowed_origins takes origins"),
+        (("--api-key", ""), "api_key must not be empty"),
+        (("--exit-mode", "trace"), "exit_mode trace"),
+        (("--max-num-seqs", "0"), "max_num_seqs"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, arguments, said):
+    done = run("--model", str(tiny_folder), *arguments)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_engine_option_of_generate_is_one_of_serve():
+    def flags(command):
+        text = subprocess.run(
+            [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        return set(re.findall(r"--[a-z-]+", text))
+
+    from dataclasses import fields
+
+    from looped.engine_config import EngineConfig
+    from looped.server.config import ServerConfig
+
+    names = {"--" + field.name.replace("_", "-") for field in fields(EngineConfig)}
+    assert names <= flags("generate")
+    assert names | {"--" + field.name.replace("_", "-") for field in fields(ServerConfig)} <= flags(
+        "serve"
+    )

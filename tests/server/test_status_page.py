@@ -1,0 +1,103 @@
+"""The status page: one file, and what a browser makes of it."""
+
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+from live_servers import live_server, tiny_llm
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+def test_status_says_what_the_page_draws(live):
+    before = live.get("/status").json()
+    since = before["launches"][-1]["number"] + 1 if before["launches"] else 0
+    live.complete(
+        list(range(260, 300)), max_tokens=6, exit_threshold=0.3, min_loops=1, ignore_eos=True
+    )
+    live.wait_until_idle()
+    status = live.get(f"/status?since={since}").json()
+    assert status["state"] == "ready"
+    assert (status["num_slots"], status["num_loops"]) == (8, 4)
+    assert sum(status["exit_depths"].values()) == sum(before["exit_depths"].values()) + 6
+    assert status["tokens_per_second"] > 0
+    numbers = [launch["number"] for launch in status["launches"]]
+    assert numbers == list(range(since, since + len(numbers)))
+    kinds = {
+        (launch["kind"], item["kind"]) for launch in status["launches"] for item in launch["items"]
+    }
+    assert {("recurrent", "decode"), ("coda", "decode")} <= kinds
+    assert any(item == "prompt" for _, item in kinds)
+    rows = sum(
+        item["num_rows"] * launch["num_passes"]
+        for launch in status["launches"]
+        for item in launch["items"]
+        if item["kind"] == "prompt"
+    )
+    assert rows == 4 * 40
+
+
+def test_the_page_needs_nothing_from_elsewhere(live):
+    response = live.get("/")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/html")
+    addresses = re.findall(r"""(?:src|href|url|import)\s*[=(]\s*["']?([^"'\s)>]+)""", response.text)
+    assert all(address.startswith(("#", "`#")) for address in addresses), addresses
+    assert re.findall(r"https?://[^\"'`]+", response.text) == ["http://www.w3.org/2000/svg"]
+
+
+def dump(url, *, milliseconds):
+    """The page as it stands after so much time in a browser without a window."""
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--virtual-time-budget={milliseconds}",
+        "--dump-dom",
+        url,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")
+def test_a_browser_draws_lanes_queue_and_depths(tiny_folder):
+    with live_server(tiny_llm(tiny_folder)) as live:
+        body = {
+            "prompt": [9] * 60,
+            "n": 12,
+            "seed": 4,
+            "max_tokens": 150,
+            "exit_threshold": 0.3,
+            "min_loops": 1,
+            "ignore_eos": True,
+        }
+        load = threading.Thread(target=live.post, args=("/v1/completions", body))
+        load.start()
+        try:
+            page = dump(live.url + "/", milliseconds=1500)
+        finally:
+            load.join()
+        live.complete([11] * 60, max_tokens=2, ignore_eos=True)
+        live.wait_until_idle()
+        page_after = dump(live.url + "/", milliseconds=1500)
+    cells = re.findall(r"<rect [^>]*data-launch[^>]*>", page_after)
+    assert len(cells) > 50
+    fills = {re.search(r'fill="([^"]*)"', cell)[1] for cell in cells}
+    assert any(fill.startswith("hsl") for fill in fills)
+    assert "currentColor" in fills
+    prompts = [cell for cell in cells if 'data-kind="prompt"' in cell]
+    assert prompts
+    assert all(re.search(r'fill="url\(#hatch-\d\)"', cell) for cell in prompts)
+    assert 'data-state="ready"' in page_after
+    assert re.search(r'id="running">\d / 8<', page)
+    assert re.search(r'id="running">0 / 8<', page_after)
+    assert re.search(r'id="waiting">0<', page_after)
+    assert re.search(r'id="blocks">0 / 512<', page_after)
+    assert re.search(r'id="rate">\d', page)
+    counts = [int(count) for count in re.findall(r"<small>(\d+)</small>", page_after)]
+    assert len(counts) == 4
+    assert sum(counts) == 12 * 150 + 2
