@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from . import jax_triton_adapter
 from .jax_triton_adapter import Launch
-from .tiles import padded_dim
+from .tiles import next_power_of_two, padded_dim
 from .triton_tiles import TritonTiles, tiles_for
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -132,6 +132,8 @@ def attend(
     statistic = jax.ShapeDtypeStruct((num_decode, tiles.num_splits, num_heads), jnp.float32)
     weighted = jax.ShapeDtypeStruct((*statistic.shape, head_dim), jnp.float32)
     query_tile = (tiles.fused if is_fused else tiles.prompt).queries
+    # A tile for the whole of a large group would read its keys once, but in float32 it spills.
+    num_decode_tiles = num_decode * -(-group // tiles.decode.queries)
     work_item, work_first = work_list(num_rows, prompt_rows, group, query_tile)
     prompt_inputs = (prompt_tables, prompt_position, prompt_first_row, prompt_rows)
 
@@ -145,7 +147,7 @@ def attend(
                 *(decode_tables, decode_lengths, base),
             ),
             outputs=(out_shape, statistic, statistic, weighted),
-            grid=(num_work_tiles + num_decode * tiles.num_splits, num_kv_heads),
+            grid=(num_work_tiles + num_decode_tiles * tiles.num_splits, num_kv_heads),
             constants={
                 **constants,
                 **splits,
@@ -164,7 +166,7 @@ def attend(
                 kernels.decode_kernel,
                 inputs=(q, k_pool, v_pool, decode_tables, decode_lengths, base),
                 outputs=(statistic, statistic, weighted),
-                grid=(num_decode, num_kv_heads, tiles.num_splits),
+                grid=(num_decode_tiles, num_kv_heads, tiles.num_splits),
                 constants={
                     **constants,
                     **splits,
@@ -194,7 +196,7 @@ def attend(
             "KEY_TILE": key_tile,
             "NUM_DECODE": num_decode,
             "NUM_ITEMS": num_items,
-            "PADDED_ITEMS": 1 << (num_items - 1).bit_length(),
+            "PADDED_ITEMS": next_power_of_two(num_items),
             "NUM_HEADS": num_heads,
             "HEAD_TILE": FINISH_HEAD_TILE,
             "HEAD_DIM": head_dim,

@@ -33,6 +33,7 @@ class TritonTiles:
 
     prompt: LaunchTiles
     decode: LaunchTiles
+    """Queries are heads of one row; larger groups of heads take several tiles."""
     fused: LaunchTiles
     """Queries are those of a prompt tile; decode rows keep `decode.queries`."""
     num_splits: int = 16

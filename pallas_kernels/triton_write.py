@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 from . import jax_triton_adapter
 from .jax_triton_adapter import Launch
 from .kv_write import NO_BLOCK
-from .tiles import padded_dim
+from .tiles import next_power_of_two, padded_dim
 
 
 def write_kv(
@@ -42,7 +42,7 @@ def write_kv(
             "NUM_KV_HEADS": num_kv_heads,
             "BLOCK_SIZE": k_pool.shape[2],
             "HEAD_DIM": head_dim,
-            "PADDED_HEADS": 1 << (num_kv_heads - 1).bit_length(),
+            "PADDED_HEADS": next_power_of_two(num_kv_heads),
             "PADDED_DIM": padded_dim(head_dim),
         },
         num_warps=4,

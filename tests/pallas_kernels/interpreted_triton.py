@@ -130,6 +130,16 @@ def test_lengths_around_blocks_and_key_tiles_agree_with_the_oracle(is_fused):
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize("group", [16, 17, 24, 32, 65])
+def test_every_query_head_of_a_large_group_attends(group, is_fused):
+    """A decode tile has 16 queries; a larger group takes several tiles."""
+    rng, num_kv_heads = np.random.default_rng(group), 2
+    padded = shape(12, 3, group * num_kv_heads, num_kv_heads, 64, 16, 150)
+    case = build_case(rng, padded, [Decode(150), None, Decode(7)], [Prompt(30, 5)], at_end=True)
+    check(case, is_fused=is_fused)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
 def test_an_empty_launch_is_all_zeros(is_fused):
     case = build_case(np.random.default_rng(1), SHAPES["two rows"], [], [])
     check(case, is_fused=is_fused)

@@ -52,7 +52,7 @@ def test_every_kernel_compiles_within_the_limits_of_its_gpu(architecture, dtype,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("group", [4, 6, 8])
+@pytest.mark.parametrize("group", [4, 6, 8, 17, 24, 32])
 @pytest.mark.parametrize("block_size", [8, 128])
 def test_groups_and_block_sizes_compile_within_the_limits(architecture, group, block_size):
     sizes = {"group": group, "block_size": block_size, "num_kv_heads": 8}
