@@ -61,7 +61,7 @@ def _tiles(prompt: Sizes, decode: Sizes, fused: Sizes | None = None) -> TritonTi
 _FLOAT32 = {
     64: _tiles((64, 32, 8, 2), (16, 32, 4, 2)),
     128: _tiles((64, 16, 8, 2), (16, 32, 8, 2), fused=(32, 16, 8, 2)),
-    256: _tiles((16, 16, 4, 2), (16, 32, 8, 2)),
+    256: _tiles((16, 16, 4, 2), (16, 32, 8, 2), fused=(16, 16, 8, 2)),
 }
 _HALF = {
     64: _tiles((64, 64, 8, 5), (16, 64, 4, 5)),
