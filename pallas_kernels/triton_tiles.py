@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .tiles import padded_dim
-
-ARCHITECTURES = ("sm_80", "sm_90")
+from .tiles import ARCHITECTURES, check_architecture, padded_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +86,6 @@ def tiles_for(architecture: str, dtype: str, head_dim: int) -> TritonTiles:
     Raises:
         ValueError: a GPU without a configuration.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"attention backend triton has tiles for {', '.join(ARCHITECTURES)} (A100, H100, H200)"
-            f"; got a GPU of {architecture}; choose backend xla"
-        )
+    check_architecture(architecture)
     size = max(64, padded_dim(head_dim))
     return TILES[architecture, "float32" if dtype == "float32" else "half", size]

@@ -15,7 +15,6 @@ from attention_suite import INTERPRETED, InterpretedTriton
 from triton_interpreter import interpret
 
 from looped.pallas_kernels import NO_BLOCK, kv_write, triton_write
-from looped.pallas_kernels.triton_attention import work_list
 from looped.pallas_kernels.triton_tiles import TILES, tiles_for
 
 each_form = pytest.mark.parametrize("target", INTERPRETED)
@@ -81,24 +80,6 @@ def test_the_fused_form_keeps_every_bit_where_the_tiles_are_the_same():
     np.testing.assert_array_equal(bits(one.attend(case)), bits(two.attend(case)))
 
 
-def test_the_work_list_names_each_tile_of_each_item_once():
-    rng = np.random.default_rng(4)
-    for _ in range(12):
-        num_items, group, tile = rng.integers(1, 9), rng.choice([1, 4, 6, 8]), rng.choice([16, 64])
-        rows = rng.integers(0, 40, num_items) * rng.integers(0, 2, num_items)
-        total = max(1, int(rows.sum()) + int(rng.integers(5)))
-        items, first = (np.asarray(x) for x in work_list(total, jnp.asarray(rows), group, tile))
-        assert len(items) == num_items + -(-total * group // tile)
-        found = [(int(i), p - int(f)) for p, (i, f) in enumerate(zip(items, first, strict=True))]
-        expected = [
-            (item, index)
-            for item in range(num_items)
-            for index in range(-(-rows[item] * group // tile))
-        ]
-        assert [work for work in found if work[0] >= 0] == expected
-        assert all(item == -1 for item in items[len(expected) :])
-
-
 @pytest.mark.parametrize(
     ("rows_dtype", "pool_dtype"),
     [("float32", "float32"), ("float32", "float16"), ("float16", "float32")],
@@ -121,8 +102,6 @@ def test_the_write_lands_where_the_reference_puts_it(
     for layer in range(num_layers):
         first_block = layer * num_blocks
         expected = kv_write.write_kv(*map(jnp.asarray, pools), *entries, ids, offsets, first_block)
-        written = triton_write.write_kv(
-            *pools, *entries, ids, offsets, first_block, launch=interpret
-        )
+        written = triton_write.launch_write(interpret, *pools, *entries, ids, offsets, first_block)
         for one, other in zip(written, expected, strict=True):
             np.testing.assert_array_equal(bits(one), bits(np.asarray(other)))

@@ -80,7 +80,8 @@ def test_any_mix_agrees_with_the_oracle(target, decodes, prompts, at_end, seed):
 @pytest.mark.parametrize("name", ["groups of 4", "groups of 6"])
 def test_lengths_around_blocks_key_tiles_and_splits_agree_with_the_oracle(target, name):
     shape, rng = SHAPES[name], np.random.default_rng(0)
-    for edge in (shape.block_size, 64, 128, 512):
+    edges = (shape.block_size, 64, 128, 512)
+    for edge in edges[: 3 if IS_INTERPRETING_TRITON else 4]:
         decodes = [Decode(edge + offset) for offset in (-1, 0, 1)]
         prompts = [Prompt(edge - 1, 2), Prompt(edge, 1), Prompt(0, edge % 8 + 1)]
         target.check(build_case(rng, shape, decodes, prompts))
