@@ -15,21 +15,26 @@ planes it skipped.
                     write_kv as one kernel
     jax_triton_adapter, triton_report
                    calls a Triton kernel; compiles all of them for a GPU that is not there
-    kv_write       write_kv and copy_positions, in place in a donated pool
+    kv_write, no_block
+                   write_kv by backend and copy_positions, in place in a donated pool
+    work_list      which program of a launch works for which prompt item
 
 Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: nothing of the engine
 is known here.
 """
 
 from .attention import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
-from .kv_write import NO_BLOCK, WRITERS, copy_positions, write_kv
-from .tiles import DEFAULT_ARCHITECTURE, TILES, architecture_of
+from .kv_write import WRITERS, copy_positions, write_kv
+from .no_block import NO_BLOCK
+from .tiles import ARCHITECTURES, DEFAULT_ARCHITECTURE, SPILL_LIMIT, TILES, architecture_of
 
 __all__ = [
+    "ARCHITECTURES",
     "AUTO",
     "BACKENDS",
     "DEFAULT_ARCHITECTURE",
     "NO_BLOCK",
+    "SPILL_LIMIT",
     "TILES",
     "WRITERS",
     "architecture_of",

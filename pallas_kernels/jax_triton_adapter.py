@@ -59,8 +59,8 @@ def abstract_gpu(device_kind: str) -> AbstractMesh:
     return AbstractMesh((1,), ("gpu",), abstract_device=device)
 
 
-def architecture_here() -> str:
-    """Of the GPU that code being traced is for: an abstract device's, or the default one's.
+def gpu_architecture() -> str:
+    """`tiles.architecture_here` where that is a GPU: nothing runs these kernels on a CPU.
 
     Raises:
         ValueError: no abstract device and no GPU, or a GPU of unknown architecture.
@@ -121,17 +121,17 @@ def launch(
         grid: number of programs along up to three axes.
         constants: values of the kernel's `tl.constexpr` parameters.
         num_warps, num_stages: of a program; pipeline depth of its loops.
-        architecture: the GPU to compile for, "sm_80" or "sm_90"; None: see `architecture_here`.
+        architecture: the GPU to compile for, "sm_80" or "sm_90"; None: see `gpu_architecture`.
 
     Returns:
         The outputs, then the arrays of `in_place` as they are now.
 
     Raises:
         ImportError: see `import_jax_triton`.
-        ValueError: see `architecture_here`.
+        ValueError: see `gpu_architecture`.
     """
     if architecture is None:
-        architecture = architecture_here()
+        architecture = gpu_architecture()
     jax_triton = import_jax_triton()
     common = {
         "kernel": kernel,

@@ -18,10 +18,8 @@ from typing import Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from . import pallas_write
-
-NO_BLOCK = 2**31 - 1
-"""Block id of rows and copies that write nowhere."""
+from . import pallas_write, triton_write
+from .no_block import NO_BLOCK
 
 
 class Writer(Protocol):
@@ -36,6 +34,8 @@ class Writer(Protocol):
         block_ids: Int[Array, " T"],
         offsets: Int[Array, " T"],
         first_block: int | Int[Array, ""],
+        *,
+        architecture: str | None,
     ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]: ...
 
 
@@ -49,6 +49,7 @@ def write_kv(
     first_block: int | Int[Array, ""],
     *,
     backend: str = "xla",
+    architecture: str | None = None,
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     """Write each row's key and value at (block_ids[t], offsets[t]) of one layer.
 
@@ -61,19 +62,23 @@ def write_kv(
         offsets: position within the block, 0..S-1.
         first_block: id of the layer's block 0 in the pool, layer * N.
         backend: a name in `WRITERS`: "xla" scatters into each pool by itself, the others write
-            both in one launch. (`triton_write` has a Triton kernel of the same signature.)
+            both in one launch.
+        architecture: the GPU to compile for, see `attention.ragged_paged_attention`.
 
     Returns:
         Both pools.
 
     Raises:
-        ValueError: an unknown backend.
+        ValueError: an unknown backend, or a device or architecture that it does not serve.
+        ImportError: something that the backend needs is not installed.
     """
     if backend not in WRITERS:
         raise ValueError(
             f"unknown backend of write_kv: expected one of {', '.join(WRITERS)}, got {backend!r}"
         )
-    return WRITERS[backend](k_pool, v_pool, k, v, block_ids, offsets, first_block)
+    return WRITERS[backend](
+        k_pool, v_pool, k, v, block_ids, offsets, first_block, architecture=architecture
+    )
 
 
 def _scatter_kv(
@@ -84,6 +89,8 @@ def _scatter_kv(
     block_ids: Int[Array, " T"],
     offsets: Int[Array, " T"],
     first_block: int | Int[Array, ""],
+    *,
+    architecture: str | None,
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     ids = _pool_ids(block_ids, first_block)
     return _set_positions(k_pool, ids, offsets, k), _set_positions(v_pool, ids, offsets, v)
@@ -94,6 +101,8 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
         "xla": _scatter_kv,
         "pallas": pallas_write.write_kv,
         "pallas_fused": pallas_write.write_kv,
+        "triton": triton_write.write_kv,
+        "triton_fused": triton_write.write_kv,
     }
 )
 

@@ -14,6 +14,7 @@ from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Int
 
 from .pallas_tile import PagedSequence, Problem, attend, divide_up, load_queries
+from .work_list import list_work
 
 
 class PromptTiles(NamedTuple):
@@ -51,13 +52,10 @@ def list_tiles(
 ) -> PromptTiles:
     """Cut every item into tiles. Plain JAX on metadata, the same for every layer of a step."""
     size = tile_rows(problem)
-    num_tiles = divide_up(rows, size)
-    end_tile = jnp.cumsum(num_tiles)
-    tile = jnp.arange(max_num_tiles)
-    item = jnp.sum(tile[:, None] >= end_tile[None], axis=1)
-    is_used = tile < end_tile[-1]
-    item = jnp.where(is_used, item, 0)
-    skipped = (tile - (end_tile - num_tiles)[item]) * size
+    owner, first_tile = list_work(divide_up(rows, size), max_num_tiles)
+    is_used = owner >= 0
+    item = jnp.where(is_used, owner, 0)
+    skipped = (jnp.arange(max_num_tiles) - first_tile) * size
     return PromptTiles(
         item,
         first_row[item] + skipped,

@@ -30,8 +30,10 @@ def write_kv(
     block_ids: Int[Array, " T"],
     offsets: Int[Array, " T"],
     first_block: int | Int[Array, ""],
+    *,
+    architecture: str | None,
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
-    """The contract of `kv_write.write_kv`."""
+    """The contract of `kv_write.write_kv`; the same launch on every architecture."""
     pools = [jax.ShapeDtypeStruct(pool.shape, pool.dtype) for pool in (k_pool, v_pool)]
     first_block = jnp.asarray(first_block, jnp.int32).reshape(1)
     k_pool, v_pool = launch(

@@ -1,8 +1,9 @@
 """Tile sizes and launch parameters of the kernels, frozen per GPU architecture.
 
-Both kernel backends read this table. A configuration is chosen by the architecture and by the
-dtype and head_dim of a tile, which is what fills shared memory and registers. The numbers
-come from compiling ahead of time (registers, spills, shared memory); no GPU has timed them.
+This table is that of the Pallas kernels; `triton_tiles` is that of the Triton kernels. A
+configuration is chosen by the architecture and by the dtype and head_dim of a tile, which is what
+fills shared memory and registers. The numbers come from compiling ahead of time (registers,
+spills, shared memory); no GPU has timed them.
 """
 
 import re
@@ -16,6 +17,9 @@ from jax.sharding import get_abstract_mesh
 from jax.typing import DTypeLike
 
 MAX_HEAD_DIM = 256
+
+SPILL_LIMIT = 32
+"""Bytes per thread that a kernel may keep in memory for want of registers."""
 
 # The smallest inner dimension that Triton's dot takes.
 MIN_TILE_DIM = 16
@@ -126,6 +130,9 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
     }
 )
 
+ARCHITECTURES = tuple(TILES)
+"""Those of both backends; `triton_tiles` has the Triton kernels' tiles for each."""
+
 # The names by which GPUs call themselves.
 DEVICE_KINDS: Mapping[str, str] = MappingProxyType(
     {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90"}
@@ -144,7 +151,7 @@ def architecture_of(device: jax.Device) -> str:
     if device.platform == "cpu":
         return DEFAULT_ARCHITECTURE
     architecture = f"sm_{str(device.compute_capability).replace('.', '')}"
-    _check_architecture(architecture)
+    check_architecture(architecture)
     return architecture
 
 
@@ -171,7 +178,7 @@ def tile_configuration(architecture: str, head_dim: int, dtype: DTypeLike) -> Ti
     Raises:
         ValueError: an architecture that the table does not hold, or a head_dim over 256.
     """
-    _check_architecture(architecture)
+    check_architecture(architecture)
     itemsize = jnp.dtype(dtype).itemsize
     for configuration in TILES[architecture]:
         if itemsize <= configuration.max_itemsize and head_dim <= configuration.max_head_dim:
@@ -182,10 +189,15 @@ def tile_configuration(architecture: str, head_dim: int, dtype: DTypeLike) -> Ti
     )
 
 
-def _check_architecture(architecture: str) -> None:
-    if architecture not in TILES:
+def check_architecture(architecture: str) -> None:
+    """Refuse what has no tiles.
+
+    Raises:
+        ValueError: not one of `ARCHITECTURES`.
+    """
+    if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"attention kernels: expected a GPU architecture of {', '.join(TILES)}, "
+            f"attention kernels: expected a GPU architecture of {', '.join(ARCHITECTURES)}, "
             f"got {architecture!r}; choose the backend xla there"
         )
 
@@ -196,4 +208,5 @@ def padded_dim(head_dim: int) -> int:
 
 
 def next_power_of_two(size: int) -> int:
+    """The least power of two that is not below `size`, which is at least 1."""
     return 1 << (size - 1).bit_length()

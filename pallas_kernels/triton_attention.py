@@ -18,8 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from . import jax_triton_adapter
 from .jax_triton_adapter import Launch
-from .tiles import padded_dim
+from .tiles import next_power_of_two, padded_dim
 from .triton_tiles import TritonTiles, tiles_for
+from .work_list import list_work
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -55,7 +56,7 @@ def ragged_paged_attention(
     """
     check_operands(q, k_pool)
     if architecture is None:
-        architecture = jax_triton_adapter.architecture_here()
+        architecture = jax_triton_adapter.gpu_architecture()
     tiles = tiles_for(architecture, q.dtype.name, q.shape[2])
     return attend(
         partial(jax_triton_adapter.launch, architecture=architecture),
@@ -132,7 +133,12 @@ def attend(
     statistic = jax.ShapeDtypeStruct((num_decode, tiles.num_splits, num_heads), jnp.float32)
     weighted = jax.ShapeDtypeStruct((*statistic.shape, head_dim), jnp.float32)
     query_tile = (tiles.fused if is_fused else tiles.prompt).queries
-    work_item, work_first = work_list(num_rows, prompt_rows, group, query_tile)
+    # A tile for the whole of a large group would read its keys once, but in float32 it spills.
+    num_decode_tiles = num_decode * -(-group // tiles.decode.queries)
+    work_item, work_first = list_work(
+        (prompt_rows * group + (query_tile - 1)) // query_tile,
+        num_items + -(-num_rows * group // query_tile),
+    )
     prompt_inputs = (prompt_tables, prompt_position, prompt_first_row, prompt_rows)
 
     if is_fused:
@@ -145,7 +151,7 @@ def attend(
                 *(decode_tables, decode_lengths, base),
             ),
             outputs=(out_shape, statistic, statistic, weighted),
-            grid=(num_work_tiles + num_decode * tiles.num_splits, num_kv_heads),
+            grid=(num_work_tiles + num_decode_tiles * tiles.num_splits, num_kv_heads),
             constants={
                 **constants,
                 **splits,
@@ -164,7 +170,7 @@ def attend(
                 kernels.decode_kernel,
                 inputs=(q, k_pool, v_pool, decode_tables, decode_lengths, base),
                 outputs=(statistic, statistic, weighted),
-                grid=(num_decode, num_kv_heads, tiles.num_splits),
+                grid=(num_decode_tiles, num_kv_heads, tiles.num_splits),
                 constants={
                     **constants,
                     **splits,
@@ -194,7 +200,7 @@ def attend(
             "KEY_TILE": key_tile,
             "NUM_DECODE": num_decode,
             "NUM_ITEMS": num_items,
-            "PADDED_ITEMS": 1 << (num_items - 1).bit_length(),
+            "PADDED_ITEMS": next_power_of_two(num_items),
             "NUM_HEADS": num_heads,
             "HEAD_TILE": FINISH_HEAD_TILE,
             "HEAD_DIM": head_dim,
@@ -220,25 +226,3 @@ def attention_constants(
         "HEAD_DIM": head_dim,
         "PADDED_DIM": padded_dim(head_dim),
     }
-
-
-def work_list(
-    num_rows: int, prompt_rows: Int[Array, " I"], group: int, query_tile: int
-) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """Which prompt item each program attends for; W = I + ceil(T * group / query_tile).
-
-    Returns:
-        Items, -1 for programs without work, and the program of each item's first tile.
-    """
-    num_items = prompt_rows.shape[0]
-    num_programs = num_items + -(-num_rows * group // query_tile)
-    num_tiles = (prompt_rows * group + (query_tile - 1)) // query_tile
-    item = jnp.arange(num_items)
-    # Sums over masks become one kernel; a scan and a search would be several.
-    end = jnp.sum(jnp.where(item[None, :] <= item[:, None], num_tiles[None, :], 0), axis=1)
-    is_past = jnp.arange(num_programs)[:, None] >= end[None, :]
-    # Past the last item: the I - 1 before it, less I.
-    step = jnp.where(item == num_items - 1, -num_items, 1)
-    owner = jnp.sum(jnp.where(is_past, step, 0), axis=1, dtype=jnp.int32)
-    first_program = jnp.sum(jnp.where(is_past, num_tiles, 0), axis=1, dtype=jnp.int32)
-    return owner, first_program

@@ -4,7 +4,7 @@ Importing this file imports Triton, so only functions that are about to launch d
 Triton compiles or interprets (TRITON_INTERPRET=1) is settled here, when kernels are decorated.
 
 One kv head of one block is [S D], contiguous. A program attends from a tile of queries that share
-a kv head: of a decode row its H / K heads, padded to 16; of a prompt item 64 (or so) consecutive
+a kv head: of a decode row up to 16 of its H / K heads; of a prompt item 64 (or so) consecutive
 pairs of row and head. Keys come in tiles from position 0 upwards, found through the block table.
 
 Whatever is a size of the model or of a tile is a `tl.constexpr`; what depends on the launch's
@@ -146,7 +146,7 @@ def _keys_per_split(
 
 @triton.jit
 def _attend_decode_split(
-    row,
+    tile,
     kv_head,
     split,
     q,
@@ -170,13 +170,15 @@ def _attend_decode_split(
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
 ):
-    """One split of one decode row and kv head: its softmax state, [R splits H (D)]."""
+    """One split of a tile of one decode row's heads: its softmax state, [R splits H (D)]."""
+    HEAD_TILES: tl.constexpr = (GROUP + QUERY_TILE - 1) // QUERY_TILE
+    row = tile // HEAD_TILES
     length = tl.load(lengths + row)
     split_keys = _keys_per_split(length, KEY_TILE, NUM_SPLITS, MIN_SPLIT_KEYS)
     first_key = split * split_keys
     # A split without keys writes nothing, and the combination does not read it.
     if first_key < length:
-        member = tl.arange(0, QUERY_TILE)
+        member = tile % HEAD_TILES * QUERY_TILE + tl.arange(0, QUERY_TILE)
         is_head = member < GROUP
         head = kv_head * GROUP + member
         dim = tl.arange(0, PADDED_DIM)
@@ -279,7 +281,7 @@ def decode_kernel(
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
 ):
-    """Decode rows, split over their keys. Grid (R, K, splits)."""
+    """Decode rows, split over their keys. Grid (R * head tiles, K, splits)."""
     _attend_decode_split(
         tl.program_id(0),
         tl.program_id(1),
@@ -339,7 +341,7 @@ def fused_kernel(
     NUM_SPLITS: tl.constexpr,
     MIN_SPLIT_KEYS: tl.constexpr,
 ):
-    """Both kinds in one launch. Grid (work tiles + R * splits, K), the longer programs first."""
+    """Both kinds in one launch, prompts first. Grid (work tiles + R * head tiles * splits, K)."""
     index = tl.program_id(0)
     kv_head = tl.program_id(1)
     if index < NUM_WORK_TILES:

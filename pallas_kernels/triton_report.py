@@ -21,14 +21,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .jax_triton_adapter import PTX_VERSION
+from .tiles import ARCHITECTURES, SPILL_LIMIT
 from .triton_attention import DTYPES, attend
-from .triton_tiles import ARCHITECTURES, tiles_for
-from .triton_write import write_kv
+from .triton_tiles import tiles_for
+from .triton_write import launch_write
 
 # Bytes of shared memory that one block may use.
 SHARED_MEMORY_LIMIT: Mapping[str, int] = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
-SPILL_LIMIT = 32
-"""Bytes per thread that a kernel may keep in memory for want of registers."""
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 
@@ -145,9 +144,7 @@ def recorded_launches(
         call = partial(attend, record, tiles, scale=head_dim**-0.5, is_fused=is_fused)
         jax.eval_shape(call, rows, pool, pool, *metadata)
     ids = integers((num_rows,))
-    jax.eval_shape(
-        partial(write_kv, launch=record), pool, pool, heads, heads, ids, ids, integers(())
-    )
+    jax.eval_shape(partial(launch_write, record), pool, pool, heads, heads, ids, ids, integers(()))
     return found
 
 

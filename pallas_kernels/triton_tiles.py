@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .tiles import padded_dim
-
-ARCHITECTURES = ("sm_80", "sm_90")
+from .tiles import ARCHITECTURES, check_architecture, padded_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +31,7 @@ class TritonTiles:
 
     prompt: LaunchTiles
     decode: LaunchTiles
+    """Queries are heads of one row; larger groups of heads take several tiles."""
     fused: LaunchTiles
     """Queries are those of a prompt tile; decode rows keep `decode.queries`."""
     num_splits: int = 16
@@ -60,7 +59,7 @@ def _tiles(prompt: Sizes, decode: Sizes, fused: Sizes | None = None) -> TritonTi
 _FLOAT32 = {
     64: _tiles((64, 32, 8, 2), (16, 32, 4, 2)),
     128: _tiles((64, 16, 8, 2), (16, 32, 8, 2), fused=(32, 16, 8, 2)),
-    256: _tiles((16, 16, 4, 2), (16, 32, 8, 2)),
+    256: _tiles((16, 16, 4, 2), (16, 32, 8, 2), fused=(16, 16, 8, 2)),
 }
 _HALF = {
     64: _tiles((64, 64, 8, 5), (16, 64, 4, 5)),
@@ -87,10 +86,6 @@ def tiles_for(architecture: str, dtype: str, head_dim: int) -> TritonTiles:
     Raises:
         ValueError: a GPU without a configuration.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"attention backend triton has tiles for {', '.join(ARCHITECTURES)} (A100, H100, H200)"
-            f"; got a GPU of {architecture}; choose backend xla"
-        )
+    check_architecture(architecture)
     size = max(64, padded_dim(head_dim))
     return TILES[architecture, "float32" if dtype == "float32" else "half", size]

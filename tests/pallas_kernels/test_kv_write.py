@@ -20,7 +20,14 @@ write = {
 }
 copy = jax.jit(copy_positions, static_argnames="num_layers", donate_argnums=(0, 1))
 
-each_backend = pytest.mark.parametrize("backend", WRITERS)
+# Triton's writers run in its interpreter, in interpreted_triton.py.
+each_backend = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=[pytest.mark.gpu] if name.startswith("triton") else [])
+        for name in WRITERS
+    ],
+)
 
 # Canaries: block 0 and the last block of every layer belong to nobody.
 block_ids = st.integers(1, NUM_BLOCKS - 2)
@@ -124,6 +131,22 @@ def test_an_unknown_writer_is_refused_by_name():
     entry = np.zeros((1, NUM_KV_HEADS, HEAD_DIM), np.float32)
     with pytest.raises(ValueError, match="expected one of xla, pallas"):
         write_kv(*random_pools(), entry, entry, row, row, 0, backend="cuda")
+
+
+@pytest.mark.parametrize("backend", ["triton", "triton_fused"])
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        (None, "got a device of platform 'cpu'.*name an architecture"),
+        ("sm_75", "of sm_80, sm_90, got 'sm_75'"),
+    ],
+)
+def test_a_writer_refuses_a_device_that_it_has_no_kernel_for(backend, architecture, message):
+    row = np.zeros((1,), np.int32)
+    entry = np.zeros((1, NUM_KV_HEADS, HEAD_DIM), np.float32)
+    operands = (*random_pools(), entry, entry, row, row, 0)
+    with pytest.raises(ValueError, match=message):
+        write_kv(*operands, backend=backend, architecture=architecture)
 
 
 def test_a_pool_of_broken_layers_is_refused():

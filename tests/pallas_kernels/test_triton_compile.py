@@ -1,12 +1,17 @@
 """Every shipped Triton kernel compiles for its GPU, without one, within the GPU's limits."""
 
+import functools
 import importlib.util
-import re
+import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from triton_ir import offsets_into
 
+from looped.pallas_kernels import ARCHITECTURES
 from looped.pallas_kernels.tiles import padded_dim
-from looped.pallas_kernels.triton_tiles import ARCHITECTURES, TILES, tiles_for
+from looped.pallas_kernels.triton_tiles import TILES, tiles_for
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -27,6 +32,10 @@ CONFIGURATIONS = [
 KERNELS = {"decode_kernel", "prompt_kernel", "fused_kernel", "finish_kernel", "write_kernel"}
 
 
+ATTENTION_KERNELS = ("prompt_kernel", "decode_kernel", "fused_kernel")
+
+
+@functools.cache
 def compiled_kernels(*configuration, **sizes):
     from looped.pallas_kernels import triton_report
 
@@ -50,13 +59,32 @@ def test_every_kernel_compiles_within_the_limits_of_its_gpu(architecture, dtype,
             assert "tf32" not in kernel.ttir + kernel.ptx
 
 
+@pytest.mark.parametrize(("index", "key"), list(enumerate(TILES)))
+def test_a_launch_of_every_tile_configuration_compiles_within_the_limits(index, key):
+    """One of its three attention kernels, another one on the other GPU; the slow tests have all."""
+    from looped.pallas_kernels import triton_report
+
+    architecture, kind, size = key
+    name = ATTENTION_KERNELS[(index + index // 6) % 3]
+    configuration = (architecture, "float32" if kind == "float32" else "float16", size)
+    [launch] = [
+        launch
+        for launch in triton_report.recorded_launches(*configuration)
+        if launch.kernel.__name__ == name
+    ]
+    kernel = triton_report.compile_launch(launch, *configuration)
+    assert not kernel.problems, f"{kernel.name}: {'; '.join(kernel.problems)}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("group", [4, 6, 8])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("group", [4, 6, 8, 17, 24, 32])
 @pytest.mark.parametrize("block_size", [8, 128])
-def test_groups_and_block_sizes_compile_within_the_limits(architecture, group, block_size):
+def test_groups_and_block_sizes_compile_within_the_limits(architecture, dtype, group, block_size):
     sizes = {"group": group, "block_size": block_size, "num_kv_heads": 8}
-    for kernel in compiled_kernels(architecture, "bfloat16", 128, **sizes):
+    head_dim = 128 if dtype == "bfloat16" else 256
+    for kernel in compiled_kernels(architecture, dtype, head_dim, **sizes):
         assert not kernel.problems, f"{kernel.name}: {'; '.join(kernel.problems)}"
 
 
@@ -67,31 +95,75 @@ def test_half_precision_uses_the_tensor_cores_of_each_architecture():
         assert by_name["decode_kernel"].products == "mma"  # 16 rows are too few for wgmma
 
 
-def test_offsets_into_the_pools_are_64_bit():
-    """The pool here passes 2^31 elements; so must the arithmetic of every access to it."""
-    for kernel in compiled_kernels("sm_90", "bfloat16", 128):
-        if kernel.name == "finish_kernel":
-            continue
-        num_accesses = 2 if kernel.name == "fused_kernel" else 1  # prompt and decode rows
-        for pool in ("k_pool", "v_pool"):
-            assert offset_types(kernel.ttir, pool) == ["i64"] * num_accesses, (kernel.name, pool)
+KERNELS_OF_POOLS = KERNELS - {"finish_kernel"}
 
 
-def offset_types(ttir, pool):
-    """Integer types of the offsets that are added to this parameter, in order of the IR.
+def test_offsets_into_a_pool_of_more_than_2_to_31_elements_do_not_wrap():
+    kernels = compiled_kernels("sm_90", "bfloat16", 128)
+    for kernel in kernels:
+        if kernel.name in KERNELS_OF_POOLS:
+            num_accesses = 2 if kernel.name == "fused_kernel" else 1  # prompt and decode rows
+            for offsets in pool_offsets(kernel):
+                assert len(offsets) == num_accesses
+                assert not any(offset.is_wrapped for offset in offsets), kernel.name
+    assert {kernel.name for kernel in kernels} == KERNELS
 
-    Dimensions are then added to the sum: a 64-bit pointer, whatever their own type is.
+
+# Wide enough to look right, and too late: the product has wrapped when it is cast.
+NARROW = {
+    "decode_kernel": {
+        "head = (first_block + block.to(tl.int64))": "head = (first_block.to(tl.int32) + block)",
+        "+ (position % BLOCK_SIZE) * HEAD_DIM\n": (
+            "+ (position % BLOCK_SIZE) * HEAD_DIM\n        entry = entry.to(tl.int64)\n"
+        ),
+    },
+    "write_kernel": {
+        "block_id = tl.load(first_block).to(tl.int64)": "block_id = tl.load(first_block)",
+        "target = slot * HEAD_DIM": "target = (slot * HEAD_DIM).to(tl.int64)",
+    },
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_offsets_that_are_widened_after_their_products_would_be_seen(name, tmp_path):
+    from looped.pallas_kernels import triton_kernels, triton_report
+
+    text = Path(triton_kernels.__file__).read_text()
+    for right, wrong in NARROW[name].items():
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    path = tmp_path / "narrow_kernels.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("narrow_kernels", path)
+    narrow = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(narrow)
+    configuration = ("sm_90", "bfloat16", 128)
+    [launch] = [
+        replace(launch, kernel=getattr(narrow, name))
+        for launch in triton_report.recorded_launches(*configuration)
+        if launch.kernel.__name__ == name
+    ]
+    for offsets in pool_offsets(triton_report.compile_launch(launch, *configuration)):
+        assert all(offset.is_wrapped for offset in offsets)
+
+
+def pool_offsets(kernel):
+    """Bounds of the offsets into each pool, with the block's id from its table and from its layer.
+
+    The pools of the report: 2^17 blocks of 16 heads and 16 positions. Attention adds the
+    dimension last, to a 64-bit pointer.
     """
-    pointers, types = {f"%{pool}"}, []
-    for line in ttir.splitlines():
-        found = re.match(r"\s*(%\w+) = tt\.(splat|broadcast|addptr) (%\w+)", line)
-        if found is None or found[3] not in pointers:
-            continue
-        if found[2] == "addptr":
-            types += re.findall(r"\b(i32|i64|\w*xi32|\w*xi64)>? loc", line)
-        else:
-            pointers.add(found[1])
-    return [re.sub(r".*x", "", name) for name in types]
+    last_block, elements = 2**17 - 1, 2**17 * 16 * 16 * 128
+    tables = ("tables", "decode_tables", "prompt_tables", "block_ids")
+    for pool, (layer, block) in itertools.product(
+        ("k_pool", "v_pool"), ((0, last_block), (last_block, 0))
+    ):
+        loads = {**dict.fromkeys(tables, block), "first_block": layer, "offsets": 15}
+        found = offsets_into(kernel.ttir, pool, loads=loads, programs=15, positions=10**6)
+        found = [offset for offset in found if offset.largest >= 128]
+        for offset in found:
+            assert elements - 128 <= offset.largest < elements
+        yield found
 
 
 def test_products_of_float32_are_asked_for_in_full_precision():
@@ -117,5 +189,5 @@ def test_every_configuration_is_reachable_and_consistent():
 
 
 def test_a_gpu_without_tiles_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"sm_80, sm_90 .* got a GPU of sm_75"):
+    with pytest.raises(ValueError, match=r"of sm_80, sm_90, got 'sm_75'"):
         tiles_for("sm_75", "bfloat16", 128)

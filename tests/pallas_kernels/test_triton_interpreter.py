@@ -1,4 +1,4 @@
-"""Runs interpreted_triton.py, the kernels in Triton's interpreter, in a process of its own."""
+"""Runs the suite of all backends for Triton's interpreter, in a process of its own."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SUITE = Path(__file__).with_name("interpreted_triton.py")
+SUITE = [Path(__file__).with_name(name) for name in ("test_backends.py", "interpreted_triton.py")]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def run_suite(*options):
     finished = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, SUITE],
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *SUITE],
         env={**os.environ, "TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

@@ -13,10 +13,10 @@ import pytest
 from attention_cases import PaddedShape, build_case
 from jax.sharding import use_abstract_mesh
 
-from looped.pallas_kernels import ragged_paged_attention, triton_write
+from looped.pallas_kernels import ragged_paged_attention, write_kv
 from looped.pallas_kernels.jax_triton_adapter import (
     abstract_gpu,
-    architecture_here,
+    gpu_architecture,
     import_jax_triton,
 )
 
@@ -46,13 +46,18 @@ def why_not():
 needs_jax_triton = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def step(backend, k_pool, v_pool, rows, ids, tables, vector):
+def step(backend, architecture, k_pool, v_pool, rows, ids, tables, vector):
     """Layers that write their rows' keys and values and attend, as in a model."""
     for layer in range(NUM_LAYERS):
         first_block = layer * NUM_BLOCKS
-        k_pool, v_pool = triton_write.write_kv(k_pool, v_pool, rows, rows, ids, ids, first_block)
+        rows_and_places = (rows, rows, ids, ids, first_block)
+        k_pool, v_pool = write_kv(
+            k_pool, v_pool, *rows_and_places, backend=backend, architecture=architecture
+        )
         metadata = (tables, vector, tables, vector, vector, vector, first_block)
-        out = ragged_paged_attention(rows, k_pool, v_pool, *metadata, 0.1, backend=backend)
+        out = ragged_paged_attention(
+            rows, k_pool, v_pool, *metadata, 0.1, backend=backend, architecture=architecture
+        )
         rows = rows + out
     return k_pool, v_pool, rows
 
@@ -68,9 +73,22 @@ def structs():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("device_kind", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
 def test_a_donated_step_lowers_with_a_kernel_per_launch_and_the_pools_aliased(backend, device_kind):
-    donated = jax.jit(functools.partial(step, backend), donate_argnums=(0, 1))
     with use_abstract_mesh(abstract_gpu(device_kind)):
-        text = donated.trace(*structs()).lower(lowering_platforms=("cuda",)).as_text()
+        assert_launches_and_aliases(lower(backend, None), backend)
+
+
+@needs_jax_triton
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_named_architecture_needs_no_device(backend):
+    assert_launches_and_aliases(lower(backend, "sm_90"), backend)
+
+
+def lower(backend, architecture):
+    donated = jax.jit(functools.partial(step, backend, architecture), donate_argnums=(0, 1))
+    return donated.trace(*structs()).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def assert_launches_and_aliases(text, backend):
     calls = [line for line in text.splitlines() if "custom_call @triton_kernel_call" in line]
     launches = {"triton": 4, "triton_fused": 3}[backend]  # the write among them
     assert len(calls) == NUM_LAYERS * launches
@@ -92,7 +110,7 @@ def test_an_abstract_device_without_tiles_is_refused_by_name():
         use_abstract_mesh(abstract_gpu("NVIDIA T4")),
         pytest.raises(ValueError, match="among A100, H100, H200, got 'NVIDIA T4'"),
     ):
-        architecture_here()
+        gpu_architecture()
 
 
 @pytest.mark.parametrize(

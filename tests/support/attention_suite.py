@@ -1,15 +1,29 @@
 """What every test of an attention backend shares: shapes, tolerances, and one call of it."""
 
 import functools
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
 import pytest
-from attention_cases import AttentionCase, PaddedShape, bits, expected_attention
+from attention_cases import (
+    AttentionCase,
+    PaddedShape,
+    bits,
+    build_case,
+    expected_attention,
+    random_mix,
+)
 
-from looped.pallas_kernels import BACKENDS, DEFAULT_ARCHITECTURE, ragged_paged_attention
+from looped.pallas_kernels import (
+    BACKENDS,
+    DEFAULT_ARCHITECTURE,
+    ragged_paged_attention,
+    triton_attention,
+)
 from looped.pallas_kernels.tiles import architecture_of
+from looped.pallas_kernels.triton_tiles import TritonTiles, tiles_for
 
 # Largest absolute difference from the oracle, by q's dtype. Values are standard normal, so no
 # output is larger than about 5. Pools are compared as stored: their rounding is not an error.
@@ -149,8 +163,17 @@ SHAPES = {
     ),
 }
 
-# Needs a process of its own, in which its interpreter is switched on before it is imported.
-OUT_OF_PROCESS = {"triton", "triton_fused"}
+# The fused launch of Pallas runs the same programs with the same tiles: fewer shapes show that each
+# lands where it belongs. Triton's has tiles of its own.
+FUSED_SHAPES = ["groups of 4", "groups of 6", "bfloat16"]
+
+# Triton's interpreter is switched on before the kernels are imported, in a process of its own.
+IS_INTERPRETING_TRITON = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def is_served(backend: str, shape: PaddedShape) -> bool:
+    """Triton takes queries and pools of one dtype; the others take any two."""
+    return not backend.startswith("triton") or shape.query_dtype == shape.pool_dtype
 
 
 @dataclass(frozen=True)
@@ -169,6 +192,20 @@ class Target:
         with jax.default_device(device):
             return np.asarray(op(*case.arguments()))
 
+    @property
+    def shapes(self) -> list[str]:
+        """Names of the shapes that its random batches are drawn over in turn."""
+        if self.backend == "pallas_fused":
+            return FUSED_SHAPES
+        return [name for name, shape in SHAPES.items() if is_served(self.backend, shape)]
+
+    def shape(self, name: str) -> PaddedShape:
+        return SHAPES[name]
+
+    def small_shape(self, name: str) -> PaddedShape:
+        """For the default batches; smaller only where the full size would take minutes."""
+        return self.shape(name)
+
     def tolerance(self, dtype: str) -> float:
         return (TOLERANCE if self.backend == "xla" else KERNEL_TOLERANCE)[dtype]
 
@@ -184,16 +221,72 @@ class Target:
         assert not bits(out[is_nobody]).any(), "a row of no sequence must be zero"
 
 
+@dataclass(frozen=True)
+class InterpretedTriton(Target):
+    """A Triton backend in Triton's interpreter, which is NumPy and slow."""
+
+    tiles: TritonTiles | None = None
+    """None: those that are shipped for the architecture."""
+
+    def attend(self, case: AttentionCase) -> np.ndarray:
+        from triton_interpreter import interpret
+
+        triton_attention.check_operands(case.q, case.k_pool)
+        head_dim = case.q.shape[-1]
+        return triton_attention.attend(
+            interpret,
+            self.tiles or tiles_for(self.architecture, case.q.dtype.name, head_dim),
+            *case.arguments(),
+            scale=head_dim**-0.5,
+            is_fused=self.backend == "triton_fused",
+        )
+
+    def shape(self, name: str) -> PaddedShape:
+        """float16 for bfloat16, which has the same tiles and whose products are garbage here."""
+        shape = SHAPES[name]
+        half = {"bfloat16": "float16"}
+        return replace(
+            shape,
+            query_dtype=half.get(shape.query_dtype, shape.query_dtype),
+            pool_dtype=half.get(shape.pool_dtype, shape.pool_dtype),
+        )
+
+    def small_shape(self, name: str) -> PaddedShape:
+        shape = self.shape(name)
+        return replace(
+            shape,
+            num_rows=min(shape.num_rows, 40),
+            max_num_seqs=min(shape.max_num_seqs, 3),
+            max_model_len=min(shape.max_model_len, 200),
+        )
+
+
+INTERPRETED = [
+    pytest.param(InterpretedTriton(name), id=f"{name}-interpreted")
+    for name in ("triton", "triton_fused")
+]
 each_target = pytest.mark.parametrize(
     "target",
-    [
-        *(pytest.param(Target(name), id=name) for name in BACKENDS if name not in OUT_OF_PROCESS),
+    INTERPRETED
+    if IS_INTERPRETING_TRITON
+    else [
+        *(
+            pytest.param(Target(name), id=name)
+            for name in BACKENDS
+            if not name.startswith("triton")
+        ),
         *(
             pytest.param(Target(name, "gpu"), id=f"{name}-gpu", marks=pytest.mark.gpu)
             for name in BACKENDS
         ),
     ],
 )
+
+
+def random_batch(index: int, shape: PaddedShape) -> AttentionCase:
+    rng = np.random.default_rng(index)
+    decodes, prompts = random_mix(rng, shape)
+    return build_case(rng, shape, decodes, prompts, at_end=rng.random() < 0.5)
 
 
 @functools.cache
