@@ -14,7 +14,9 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 def test_status_says_what_the_page_draws(live):
     before = live.get("/status").json()
     since = before["launches"][-1]["number"] + 1 if before["launches"] else 0
-    live.complete(list(range(260, 300)), max_tokens=6, exit_threshold=0.3, min_loops=1, ignore_eos=True)
+    live.complete(
+        list(range(260, 300)), max_tokens=6, exit_threshold=0.3, min_loops=1, ignore_eos=True
+    )
     live.wait_until_idle()
     status = live.get(f"/status?since={since}").json()
     assert status["state"] == "ready"
