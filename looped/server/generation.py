@@ -52,6 +52,7 @@ class Generation:
         self._unfinished = dict.fromkeys(self.engine_ids, num_samples)
         self._outputs: asyncio.Queue[Output | ApiError] = asyncio.Queue()
         self._adds: list[Future[None]] = []
+        self._failure: ApiError | None = None
         self._is_closed = False
 
     @property
@@ -66,8 +67,10 @@ class Generation:
 
         Raises:
             UsageError: the engine refuses one of them; `close` takes the others back.
-            ApiError: the time is over, or the engine has died.
+            ApiError: the time is over, or the engine has died or is not there any more.
         """
+        if self._failure is not None:  # while the prompts were being tokenised
+            raise self._failure
         for name, prompt, options in zip(self.engine_ids, prompts, params, strict=True):
             command = AddRequest(name, prompt, options)
             self._adds.append(command.added)
@@ -115,6 +118,7 @@ class Generation:
 
     def fail(self, error: ApiError) -> None:
         """Ends the request with an error, wherever it stands."""
+        self._failure = error
         for added in self._adds:
             settle(added, error)
         self._outputs.put_nowait(error)

@@ -122,7 +122,7 @@ class Service:
         Raises:
             ApiError: not now (429, 503), or never (400).
         """
-        self.check_ready()
+        self._check_ready()
         num_choices, limit = num_prompts * num_samples, self.config.max_concurrent_requests
         if num_choices > limit:
             raise ApiError(
@@ -152,7 +152,7 @@ class Service:
         self._is_idle.clear()
         return generation
 
-    def check_ready(self) -> None:
+    def _check_ready(self) -> None:
         """ApiError (503) unless requests are taken."""
         match self.state:
             case ServiceState.STARTING:

@@ -72,6 +72,7 @@ def test_usage_can_come_with_every_chunk(client):
         max_tokens=3,
         stream=True,
         stream_options={"include_usage": True, "continuous_usage_stats": True},
+        extra_body={"ignore_eos": True},
     )
     assert [chunk.usage.completion_tokens for chunk in chunks] == [1, 2, 3, 3, 3]
 
