@@ -16,6 +16,8 @@ class ItemRecord:
     """Depth that ran (first); under an LM head, the last one that had run."""
     first_position: int
     num_rows: int
+    slot: int
+    """The request's place in device state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,10 @@ class Runner:
         output.copy_to_host_async()
         return Launched(batch, output)
 
+    def wait(self) -> None:
+        """Returns when the device has run every launch; reads nothing."""
+        jax.block_until_ready(self._state)
+
     def collect(self, launched: Launched) -> LaunchResult:
         """The launch's result; reads from the device only if the batch says so."""
         batch = launched.batch
@@ -176,6 +180,7 @@ class Runner:
                 item.depth,
                 item.first_position,
                 item.count,
+                item.request.slot,
             )
             for item in batch.items
         )

@@ -6,12 +6,26 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
+
+
+LaunchLogFile = Annotated[
+    Path | None,
+    typer.Option("--launch-log", help="Write a line of JSON for every launch, for `looped plot`."),
+]
+LaunchLogWaits = Annotated[
+    bool,
+    typer.Option(
+        "--launch-log-waits",
+        help="Wait for every launch, so that the log has the device's times; slower.",
+    ),
+]
 
 
 def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
