@@ -14,7 +14,6 @@ import typer
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
-
 LaunchLogFile = Annotated[
     Path | None,
     typer.Option("--launch-log", help="Write a line of JSON for every launch, for `looped plot`."),
