@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from looped.sched import ItemKind
 
@@ -102,7 +102,7 @@ class Timeline:
     def gaps(self, name: Name) -> list[Gap]:
         """Gaps between the tokens of one request, in order."""
         times = [token.time for token in self.tokens.get(name, ())]
-        return [Gap(name, start, end) for start, end in zip(times, times[1:], strict=False)]
+        return [Gap(name, start, end) for start, end in pairwise(times)]
 
     def prompt_loops_in(self, gap: Gap) -> int:
         """Prompt rows times passes of the launches that became visible in (start, end]."""

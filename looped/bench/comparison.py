@@ -38,7 +38,7 @@ class Comparison:
     """`A2/A0` and so on: for every metric the spread, over pairs, of one arm's number divided by
     the other's in the same round of the same process."""
     pooled_p99_ratios: dict[str, float]
-    """p99 of the pooled gaps in windows of one arm / that of the other (for D0, of all its gaps)."""
+    """p99 of one arm's pooled gaps in windows / that of the other's; of D0, of all its gaps."""
     num_pairs: int
     num_parted_requests: int
     """Requests whose token ids differ between runs, which is allowed in bfloat16 alone."""
@@ -119,14 +119,17 @@ def _spreads(numbers: list[dict[str, float | None]]) -> dict[str, Spread]:
 def _paired_ratios(
     pairs: list[tuple[dict[str, float | None], dict[str, float | None]]],
 ) -> dict[str, Spread]:
-    """Spread over pairs of first / second; a pair without one of the two, or with 0 below, is
-    left out."""
+    """Spread over pairs of first / second.
+
+    A pair without one of the two is left out, and so is one with nothing positive below: a ratio to
+    a difference that noise has turned negative means nothing.
+    """
     spreads = {}
     for name in METRICS:
         values = []
         for first, second in pairs:
             above, below = first[name], second[name]
-            if above is not None and below:
+            if above is not None and below is not None and below > 0:
                 values.append(above / below)
         if spread := Spread.of(values):
             spreads[name] = spread

@@ -39,65 +39,36 @@ class Metric:
         return " ".join((self.measure.__doc__ or "").split())
 
 
-METRICS: dict[str, Metric] = {}
-"""All of them, by name, in the order of this file. Filled here, and not to be written to."""
-
-
-def _metric(unit: str) -> Callable[[Measure], Measure]:
-    def register(measure: Measure) -> Measure:
-        METRICS[measure.__name__] = Metric(measure.__name__, unit, measure)
-        return measure
-
-    return register
-
-
-def measure(run: Run, baseline: Run) -> dict[str, float | None]:
-    """Every metric of a run.
-
-    Args:
-        run: a valid one.
-        baseline: the D0 run of its round.
-    """
-    return {name: metric.measure(run, baseline) for name, metric in METRICS.items()}
-
-
-@_metric("s")
 def window_itl_p50(run: Run, baseline: Run) -> float | None:
     """Median of the gaps in windows."""
     return _percentile([gap.seconds for gap in run.window_gaps], 50)
 
 
-@_metric("s")
 def window_itl_p95(run: Run, baseline: Run) -> float | None:
     """95th percentile of the gaps in windows."""
     return _percentile([gap.seconds for gap in run.window_gaps], 95)
 
 
-@_metric("s")
 def window_itl_max(run: Run, baseline: Run) -> float | None:
     """Largest gap in a window."""
     return _percentile([gap.seconds for gap in run.window_gaps], 100)
 
 
-@_metric("s")
 def itl_p50(run: Run, baseline: Run) -> float | None:
     """Median of all gaps that begin in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 50)
 
 
-@_metric("s")
 def itl_p95(run: Run, baseline: Run) -> float | None:
     """95th percentile of all gaps that begin in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 95)
 
 
-@_metric("s")
 def itl_max(run: Run, baseline: Run) -> float | None:
     """Largest gap that begins in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 100)
 
 
-@_metric("x")
 def stall_factor(run: Run, baseline: Run) -> float | None:
     """Largest gap of the period / median gap of the decoders alone."""
     if not run.gaps:
@@ -105,7 +76,6 @@ def stall_factor(run: Run, baseline: Run) -> float | None:
     return max(gap.seconds for gap in run.gaps) / _median_gap(baseline)
 
 
-@_metric("s")
 def interference_per_prompt(run: Run, baseline: Run) -> float | None:
     """What one prompt costs one decoder: sum over the gaps in windows of (gap - median gap of the
     decoders alone) / (decoders * prompts)."""
@@ -116,7 +86,6 @@ def interference_per_prompt(run: Run, baseline: Run) -> float | None:
     return delay / (run.workload.num_decoders * run.workload.num_prompts)
 
 
-@_metric("s")
 def seconds_per_prompt(run: Run, baseline: Run) -> float | None:
     """What one prompt costs the machine: (period - period of the decoders alone) / prompts."""
     if not (run.arm.has_decoders and run.arm.has_prompts):
@@ -124,7 +93,6 @@ def seconds_per_prompt(run: Run, baseline: Run) -> float | None:
     return (_seconds(run) - _seconds(baseline)) / run.workload.num_prompts
 
 
-@_metric("s")
 def tpot(run: Run, baseline: Run) -> float | None:
     """Time per output token: median over decoders of (last token - first token) / (tokens - 1)."""
     per_token = []
@@ -135,20 +103,17 @@ def tpot(run: Run, baseline: Run) -> float | None:
     return _percentile(per_token, 50)
 
 
-@_metric("s")
 def ttft_prompt(run: Run, baseline: Run) -> float | None:
     """Time to first token of the injected prompts: median of (first visible token - arrival)."""
     return _percentile(run.first_token_latencies(PROMPT), 50)
 
 
-@_metric("s")
 def ttft_bystander(run: Run, baseline: Run) -> float | None:
     """Time to first token of the short requests that were queued right behind the prompts, median;
     none with bystander_tokens 0."""
     return _percentile(run.first_token_latencies(BYSTANDER), 50)
 
 
-@_metric("tokens/s")
 def output_tokens_per_second(run: Run, baseline: Run) -> float | None:
     """Tokens that became visible in the period, of all requests / period. The work in it is the
     same in A0, A1 and A2."""
@@ -156,13 +121,11 @@ def output_tokens_per_second(run: Run, baseline: Run) -> float | None:
     return tokens / _seconds(run)
 
 
-@_metric("token-loops/s")
 def prompt_token_loops_per_second(run: Run, baseline: Run) -> float | None:
     """Prompt token-loops in the period / period."""
     return _token_loops(run, ItemKind.PROMPT) / _seconds(run)
 
 
-@_metric("token-loops/s")
 def window_prompt_token_loops_per_second(run: Run, baseline: Run) -> float | None:
     """Prompt token-loops / seconds with at least one window open: how fast a prompt advances
     while it is there."""
@@ -170,13 +133,11 @@ def window_prompt_token_loops_per_second(run: Run, baseline: Run) -> float | Non
     return _token_loops(run, ItemKind.PROMPT) / seconds if seconds else None
 
 
-@_metric("token-loops/s")
 def decode_token_loops_per_second(run: Run, baseline: Run) -> float | None:
     """Decode token-loops in the period / period."""
     return _token_loops(run, ItemKind.DECODE) / _seconds(run)
 
 
-@_metric("%")
 def real_rows(run: Run, baseline: Run) -> float | None:
     """Real rows / (real and padded rows) of the launches in the period, rows of a launch of several
     passes once a pass, in percent."""
@@ -185,7 +146,6 @@ def real_rows(run: Run, baseline: Run) -> float | None:
     return 100 * real / sum(record.bucket * max(record.num_passes, 1) for record in records)
 
 
-@_metric("%")
 def window_budget_fill(run: Run, baseline: Run) -> float | None:
     """Real rows / budget, mean over the launches in windows that run layers, in percent."""
     launches = [launch for launch in _in_windows(run) if launch.record.kind.runs_layers]
@@ -195,14 +155,12 @@ def window_budget_fill(run: Run, baseline: Run) -> float | None:
     return 100 * rows / (len(launches) * run.options.max_num_batched_tokens)
 
 
-@_metric("launches/token")
 def launches_per_token(run: Run, baseline: Run) -> float | None:
     """Launches in the period / tokens that became visible in it."""
     launches = _launches(run)
     return len(launches) / sum(len(launch.tokens) for launch in launches)
 
 
-@_metric("readbacks/token")
 def readbacks_per_token(run: Run, baseline: Run) -> float | None:
     """Readbacks in the period / tokens that became visible in it."""
     launches = _launches(run)
@@ -210,13 +168,11 @@ def readbacks_per_token(run: Run, baseline: Run) -> float | None:
     return readbacks / sum(len(launch.tokens) for launch in launches)
 
 
-@_metric("launches")
 def mixed_launches(run: Run, baseline: Run) -> float | None:
     """Launches with prompt and decode rows, in the whole run."""
     return float(sum(launch.record.is_mixed for launch in run.timeline.launches))
 
 
-@_metric("depths")
 def prompt_depths_per_launch(run: Run, baseline: Run) -> float | None:
     """Distinct depths that prompt rows ran, mean over the launches with prompt rows in the
     period."""
@@ -229,7 +185,6 @@ def prompt_depths_per_launch(run: Run, baseline: Run) -> float | None:
     return sum(depths) / len(depths) if depths else None
 
 
-@_metric("token-loops")
 def prompt_token_loops_per_gap(run: Run, baseline: Run) -> float | None:
     """Prompt token-loops of the launches between two tokens of a decoder, mean over the gaps in
     windows."""
@@ -237,14 +192,12 @@ def prompt_token_loops_per_gap(run: Run, baseline: Run) -> float | None:
     return sum(loops) / len(loops) if loops else None
 
 
-@_metric("token-loops")
 def prompt_token_loops_per_gap_max(run: Run, baseline: Run) -> float | None:
     """The most prompt token-loops between two tokens of a decoder, over the gaps in windows."""
     loops = [run.timeline.prompt_loops_in(gap) for gap in run.window_gaps]
     return float(max(loops)) if loops else None
 
 
-@_metric("s")
 def host_wait_per_readback(run: Run, baseline: Run) -> float | None:
     """Seconds that the host waits in a readback, mean over those in the period. Where launches are
     not read, the device's work on them shows in the next readback."""
@@ -252,20 +205,17 @@ def host_wait_per_readback(run: Run, baseline: Run) -> float | None:
     return sum(waits) / len(waits) if waits else None
 
 
-@_metric("s")
 def host_wait_per_coda(run: Run, baseline: Run) -> float | None:
     """The same for LM-head launches, whose readback brings tokens: host wait / coda launch."""
     return _wait_of(run, is_coda=True)
 
 
-@_metric("s")
 def host_wait_per_pass(run: Run, baseline: Run) -> float | None:
     """The same for passes over the layers that are read, because an exit hangs on them; none where
     exits are replayed."""
     return _wait_of(run, is_coda=False)
 
 
-@_metric("s")
 def host_wait_per_token(run: Run, baseline: Run) -> float | None:
     """Host wait in all readbacks of the period / tokens that became visible in it."""
     launches = _launches(run)
@@ -273,7 +223,6 @@ def host_wait_per_token(run: Run, baseline: Run) -> float | None:
     return waits / sum(len(launch.tokens) for launch in launches)
 
 
-@_metric("s")
 def host_gap(run: Run, baseline: Run) -> float | None:
     """Host time between launches: median of (next launch's call - result of this one on the
     host), i.e. apply, the driver's own work, schedule, pack and upload."""
@@ -327,3 +276,50 @@ def _wait_of(run: Run, *, is_coda: bool) -> float | None:
         if launch.record.num_readbacks and (launch.record.kind is LaunchKind.CODA) is is_coda
     ]
     return sum(waits) / len(waits) if waits else None
+
+
+METRICS = {
+    measure.__name__: Metric(measure.__name__, unit, measure)
+    for measure, unit in (
+        (window_itl_p50, "s"),
+        (window_itl_p95, "s"),
+        (window_itl_max, "s"),
+        (itl_p50, "s"),
+        (itl_p95, "s"),
+        (itl_max, "s"),
+        (stall_factor, "x"),
+        (interference_per_prompt, "s"),
+        (seconds_per_prompt, "s"),
+        (tpot, "s"),
+        (ttft_prompt, "s"),
+        (ttft_bystander, "s"),
+        (output_tokens_per_second, "tokens/s"),
+        (prompt_token_loops_per_second, "token-loops/s"),
+        (window_prompt_token_loops_per_second, "token-loops/s"),
+        (decode_token_loops_per_second, "token-loops/s"),
+        (real_rows, "%"),
+        (window_budget_fill, "%"),
+        (launches_per_token, "launches/token"),
+        (readbacks_per_token, "readbacks/token"),
+        (mixed_launches, "launches"),
+        (prompt_depths_per_launch, "depths"),
+        (prompt_token_loops_per_gap, "token-loops"),
+        (prompt_token_loops_per_gap_max, "token-loops"),
+        (host_wait_per_readback, "s"),
+        (host_wait_per_coda, "s"),
+        (host_wait_per_pass, "s"),
+        (host_wait_per_token, "s"),
+        (host_gap, "s"),
+    )
+}
+"""All of them, by name. Not to be written to."""
+
+
+def measure(run: Run, baseline: Run) -> dict[str, float | None]:
+    """Every metric of a run.
+
+    Args:
+        run: a valid one.
+        baseline: the D0 run of its round.
+    """
+    return {name: metric.measure(run, baseline) for name, metric in METRICS.items()}

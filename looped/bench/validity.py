@@ -158,6 +158,21 @@ def no_decoder_ends_in_a_window(run: Run) -> Iterator[str]:
                 yield f"{name[0]} ended while {PROMPT}-{index} was under way; raise output_tokens"
 
 
+def decoders_start_together(run: Run) -> Iterator[str]:
+    """One launch brings every decoder's first token.
+
+    Otherwise the decoders stand at different depths for good, in another way in each arm, and an
+    arm pays for its start in every later launch.
+    """
+    names = run.names(DECODER)
+    times = {run.timeline.first_token_time(name) for name in names}
+    if len(times) > 1:
+        yield (
+            f"the first tokens of {len(names)} decoders came in {len(times)} launches; lower "
+            "decoder_prompt_tokens until all their prompts fit the budget"
+        )
+
+
 def injected_by_progress(run: Run) -> Iterator[str]:
     """Every prompt came as soon as the decoders had committed its k + i * g tokens, and no sooner.
 
@@ -199,6 +214,7 @@ RUN_RULES = (
     no_preemption,
     no_kv_wait,
     no_decoder_ends_in_a_window,
+    decoders_start_together,
     injected_by_progress,
     launches_are_the_arms,
 )

@@ -100,13 +100,12 @@ class Workload:
         """Fills what is None, so that one window is over before the next prompt comes.
 
         A prompt of C = ceil(N / chunk) chunks takes about C gaps of every decoder where a launch
-        advances one depth of one chunk (A1 and A2). So k = 8 * B, g = 2 * (C + 1) * B (half of the
-        time in windows, under those), and a decoder emits ceil((k + M * g) / B) + 2 * C + 8
-        tokens.
+        advances one depth of one chunk (A1 and A2). So k = 8 * B, g = (C + 5) * B, and a decoder
+        emits ceil((k + M * g) / B) + 2 * C + 8 tokens.
         """
         num_chunks = -(-prompt_tokens // chunk_size)
         first = 8 * num_decoders if first_injection is None else first_injection
-        interval = injection_interval or 2 * (num_chunks + 1) * num_decoders
+        interval = injection_interval or (num_chunks + 5) * num_decoders
         reach = -(-(first + num_prompts * interval) // num_decoders)
         return cls(
             num_decoders=num_decoders,
