@@ -217,11 +217,11 @@ def event_from_json(values: dict[str, Any]) -> LogEvent:
             kind = LaunchKind[values["kind"].upper()]
             record = {name: values[name] for name in RECORD_FIELDS}
             return LaunchEvent(
-                LaunchRecord(kind=kind, items=items, **record),
-                *(values[name] for name in MOMENTS),
-                QueueLengths(*values["queues"]),
-                values["num_compilations"],
-                tuple(LoggedToken(*token) for token in values["tokens"]),
+                record=LaunchRecord(kind=kind, items=items, **record),
+                queues=QueueLengths(*values["queues"]),
+                num_compilations=values["num_compilations"],
+                tokens=tuple(LoggedToken(*token) for token in values["tokens"]),
+                **{name: float(values[name]) for name in MOMENTS},
             )
         case other:
             raise ValueError(f"type {other!r}")

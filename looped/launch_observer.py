@@ -99,9 +99,19 @@ class LaunchRecorder(LaunchObserver):
         num_compilations: int,
     ) -> None:
         visible = self._now()
-        logged = tuple(map(LoggedToken.from_output, tokens))
-        queues = QueueLengths.of(scheduler)
-        self._sink(LaunchEvent(record, *self._moments, visible, queues, num_compilations, logged))
+        self._sink(
+            LaunchEvent(
+                record=record,
+                scheduled=self._moments[Moment.SCHEDULING],
+                started=self._moments[Moment.STARTING],
+                dispatched=self._moments[Moment.DISPATCHED],
+                ended=self._moments[Moment.COLLECTED],
+                visible=visible,
+                queues=QueueLengths.of(scheduler),
+                num_compilations=num_compilations,
+                tokens=tuple(map(LoggedToken.from_output, tokens)),
+            )
+        )
 
     def ended(self, request: Request) -> None:
         reason = request.finish_reason or FinishReason.ABORT

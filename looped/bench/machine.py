@@ -3,6 +3,7 @@
 import os
 import platform
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,6 @@ from typing import Any
 def describe_machine() -> dict[str, Any]:
     """Date, processor, load, devices and versions; imports JAX."""
     import jax
-    import jaxlib
-
-    import looped
 
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
     return {
@@ -23,8 +21,8 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "looped": looped.__version__,
+        "jaxlib": version("jaxlib"),
+        "looped": version("looped"),
         "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()],
     }
 

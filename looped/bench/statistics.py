@@ -64,5 +64,5 @@ class Spread:
         """None for no values."""
         if not values:
             return None
-        quarters = (percentile(values, percent) for percent in (50, 25, 75))
-        return cls(*quarters, count=len(values))
+        median, first, third = (percentile(values, percent) for percent in (50, 25, 75))
+        return cls(median, first, third, len(values))

@@ -120,7 +120,7 @@ class Bench:
             model=point.model,
         )
 
-    def _count(self, event: str, duration: float, **_: object) -> None:
+    def _count(self, event: str, duration_secs: float, **_: str | int) -> None:
         self._num_compilations += event == COMPILED
 
 

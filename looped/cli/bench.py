@@ -168,6 +168,7 @@ def interference(
                 "--exit-trace replays one trace: leave out --threshold and sweeps of B"
             )
         traces = tuple(map(tuple, read_exit_trace(exit_trace, (decoders or [8])[0])))
+    chunks: list[int | None] = list(chunk) if chunk else [None]
     points = [
         Point.derive(
             model=str(model.resolve()),
@@ -198,8 +199,7 @@ def interference(
             },
         )
         for num_decoders, length, rows, chunk_size, exit_threshold in product(
-            decoders or [8], prompt_tokens or [512], budget or [256], chunk or [None],
-            threshold or [1.0],
+            decoders or [8], prompt_tokens or [512], budget or [256], chunks, threshold or [1.0]
         )
     ]  # fmt: skip
     command = shlex.join(["looped", *sys.argv[1:]])

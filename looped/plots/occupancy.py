@@ -1,54 +1,46 @@
-"""What launches carry: rows by kind and depth, stacked, over time; padding on top."""
+"""What launches carry over time: rows by kind and depth, rows of the LM head, and padding."""
 
+from collections import Counter
 from pathlib import Path
 
+from looped.launch_events import LaunchEvent
 from looped.sched import ItemKind
 from looped.timeline import Timeline, item_depths
 
-from .figures import axes_for, depth_colour
+from .figures import CODA_COLOUR, axes_for, depth_colour
 from .gantt import injection_times, planes_of
 
-Key = tuple[bool, int]
-"""Whether the rows are of prompts, and their depth."""
+CODA, PADDING = "LM head", "padding"
+PADDING_COLOUR = "#e5e5e5"
 
 
 def draw_occupancy(
     path: Path, title: str, timeline: Timeline, span: tuple[float, float] | None
 ) -> None:
-    """Steps over the passes' starts; a launch of several passes is a step a pass."""
+    """Stacked steps, each from a launch's call on; a launch of several passes is a step a pass."""
     num_planes = planes_of(timeline)
-    keys = [(is_prompt, depth) for is_prompt in (False, True) for depth in range(num_planes)]
+    colours = {
+        label(is_prompt, depth): depth_colour(is_prompt, depth, num_planes)
+        for is_prompt in (False, True)
+        for depth in range(num_planes)
+    } | {CODA: CODA_COLOUR, PADDING: PADDING_COLOUR}
     times: list[float] = []
-    rows: dict[Key, list[int]] = {key: [] for key in keys}
-    padding: list[int] = []
+    steps: list[Counter[str]] = []
     for launch in timeline.launches:
-        record = launch.record
-        if not record.num_passes or (span and not span[0] <= launch.started <= span[1]):
+        if span and not span[0] <= launch.started <= span[1]:
             continue
-        for index in range(record.num_passes):
-            share = index / record.num_passes
+        passes = rows_by_pass(launch)
+        for index, rows in enumerate(passes):
+            share = index / len(passes)
             times.append(launch.started + share * (launch.ended - launch.started))
-            counts = dict.fromkeys(keys, 0)
-            for item in record.items:
-                depth = item_depths(record, item)[index]
-                counts[item.kind is ItemKind.PROMPT, depth] += item.num_rows
-            for key in keys:
-                rows[key].append(counts[key])
-            padding.append(record.num_padded_rows)
+            steps.append(rows)
     with axes_for(path, f"{title}: rows of each pass, by depth") as axes:
         axes.stackplot(
             times,
-            *(rows[key] for key in keys),
-            padding,
+            *([rows[name] for rows in steps] for name in colours),
             step="post",
-            colors=[*(depth_colour(*key, num_planes) for key in keys), "#e5e5e5"],
-            labels=[
-                *(
-                    f"{'prompt' if is_prompt else 'decode'}, depth {depth}"
-                    for is_prompt, depth in keys
-                ),
-                "padding",
-            ],
+            colors=list(colours.values()),
+            labels=list(colours),
         )
         for time in injection_times(timeline):
             if not span or span[0] <= time <= span[1]:
@@ -56,3 +48,22 @@ def draw_occupancy(
         axes.set_xlabel("seconds (dotted: a prompt is injected)")
         axes.set_ylabel("rows")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+
+
+def rows_by_pass(launch: LaunchEvent) -> list[Counter[str]]:
+    """Rows of each pass by label; an LM head is one pass of its own kind."""
+    record = launch.record
+    passes = []
+    for index in range(max(record.num_passes, 1)):
+        rows = Counter({PADDING: record.num_padded_rows})
+        for item in record.items:
+            depths = item_depths(record, item)
+            is_prompt = item.kind is ItemKind.PROMPT
+            rows[label(is_prompt, depths[index]) if depths else CODA] += item.num_rows
+        passes.append(rows)
+    return passes
+
+
+def label(is_prompt: bool, depth: int) -> str:
+    """What the legend calls rows of a kind at a depth."""
+    return f"{'prompt' if is_prompt else 'decode'}, depth {depth}"
