@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -47,6 +47,7 @@ RECORD_FIELDS = tuple(
     field.name for field in fields(LaunchRecord) if field.name not in ("kind", "items")
 )
 
+_KIND_NAMES = {kind: kind.name.lower() for kind in ItemKind}
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -189,16 +190,8 @@ def event_to_json(event: LogEvent) -> dict[str, Any]:
         **{name: getattr(event, name) for name in MOMENTS},
         "num_compilations": event.num_compilations,
         "queues": _values(event.queues, QUEUE_FIELDS),
-        "items": [
-            [
-                item.request_id,
-                item.sample_index,
-                item.kind.name.lower(),
-                *_values(item, ITEM_FIELDS[3:]),
-            ]
-            for item in record.items
-        ],
-        "tokens": [astuple(token) for token in event.tokens],
+        "items": [_item_values(item) for item in record.items],
+        "tokens": [_token_values(token) for token in event.tokens],
     }
 
 
@@ -225,6 +218,29 @@ def event_from_json(values: dict[str, Any]) -> LogEvent:
             )
         case other:
             raise ValueError(f"type {other!r}")
+
+
+# Written out: these run once an item and a token, and a loop over names costs four times as much.
+def _item_values(item: ItemRecord) -> tuple[str | int, ...]:
+    return (
+        item.request_id,
+        item.sample_index,
+        _KIND_NAMES[item.kind],
+        item.depth,
+        item.first_position,
+        item.num_rows,
+        item.slot,
+    )
+
+
+def _token_values(token: LoggedToken) -> tuple[str | int, ...]:
+    return (
+        token.request_id,
+        token.sample_index,
+        token.output_index,
+        token.token_id,
+        token.exit_depth,
+    )
 
 
 def _shallow(event: RequestEvent | EndEvent) -> dict[str, Any]:
