@@ -3,8 +3,8 @@
     python -m looped.bench.worker PLAN.json
 
 Events are kept in memory while an arm runs and written when it is over. Every run has an engine of
-its own, on executables that all share: the state is fresh, and nothing is compiled. What is left
-over from set-up is frozen out of Python's garbage collection, whose pauses would be measured.
+its own, on executables that all share: the state is fresh, and nothing is compiled. What set-up
+leaves behind is frozen out of Python's garbage collection, whose pauses would be measured.
 Standard output gets one line a run, for the progress bar of the process that started this one.
 """
 
@@ -12,8 +12,6 @@ import gc
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -61,6 +59,9 @@ class Bench:
         workload = self.point.workload.shortened()
         for arm in ARMS.values():
             self.play(arm, workload, Place(process=0, round=0, position=0))
+        # What set-up leaves behind is long-lived; going through it takes 0.1 s a time.
+        gc.collect()
+        gc.freeze()
 
     def play(self, arm: Arm, workload: Workload, place: Place, *, is_live: bool = False) -> Run:
         """One run of an arm, with what it left behind."""
@@ -71,10 +72,9 @@ class Bench:
         engine.warm_up([len(item.prompt_token_ids) for item in prompts], has_scores=False)
         is_live = is_live or self.point.exits == "live"
         threshold = self.point.exit_threshold if is_live else None
-        with _quiet_memory():
-            before = self._num_compilations
-            drive(EngineTarget(engine, live_threshold=threshold), workload, arm)
-            num_compilations = self._num_compilations - before
+        before = self._num_compilations
+        drive(EngineTarget(engine, live_threshold=threshold), workload, arm)
+        num_compilations = self._num_compilations - before
         return Run(
             arm=arm,
             place=place,
@@ -122,16 +122,6 @@ class Bench:
 
     def _count(self, event: str, duration_secs: float, **_: str | int) -> None:
         self._num_compilations += event == COMPILED
-
-
-@contextmanager
-def _quiet_memory() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def work(plan: WorkerPlan) -> None:

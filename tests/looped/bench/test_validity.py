@@ -1,16 +1,25 @@
 """Each rule of validity trips on a run that was made to break it, and on no sound one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from stub_target import OPTIONS, WORKLOAD, play
 
 from looped.bench.arms import ARMS, round_order
 from looped.bench.comparison import compare
-from looped.bench.validity import check_run, check_runs, num_parted_requests
+from looped.bench.validity import (
+    RUN_RULES,
+    SET_RULES,
+    all_requests_complete,
+    check_run,
+    check_runs,
+    num_parted_requests,
+)
 from looped.launch_events import EndEvent, LaunchEvent
 from looped.sched import FinishReason
 
+DOCS = Path(__file__).parents[3] / "docs" / "benchmarks.md"
 TRACE = (4, *(1 + index % 4 for index in range(39)))
 
 
@@ -231,6 +240,13 @@ def test_an_invalid_run_is_left_out_of_every_number(sound):
     assert "A2" not in result.arms
     assert "A2/A0" not in result.ratios
     assert result.ratios["A1/A0"]["itl_max"].count == 5
+
+
+def test_every_rule_is_documented():
+    page = DOCS.read_text()
+    for rule in (all_requests_complete, *RUN_RULES, *SET_RULES):
+        assert rule.__doc__
+        assert f"| `{rule.__name__}` |" in page
 
 
 def test_a_wedged_run_does_not_break_the_judge():
