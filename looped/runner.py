@@ -153,7 +153,7 @@ class Runner:
 
     def wait(self) -> None:
         """Returns when the device has run every launch; reads nothing."""
-        jax.block_until_ready(self._state)
+        self.reader.wait(self._state)
 
     def collect(self, launched: Launched) -> LaunchResult:
         """The launch's result; reads from the device only if the batch says so."""
