@@ -10,7 +10,7 @@ from looped.errors import LoopedError
 
 
 @contextmanager
-def staged_folder(destination: Path, *, source: Path, overwrite: bool) -> Iterator[Path]:
+def staged_folder(destination: Path, *, source: Path | None, overwrite: bool) -> Iterator[Path]:
     """A new folder beside `destination` that takes its place when the block ends without error.
 
     On an error the new folder is removed and `destination` is as it was. A process that is killed
@@ -18,7 +18,8 @@ def staged_folder(destination: Path, *, source: Path, overwrite: bool) -> Iterat
 
     Args:
         destination: the folder to make; its parents are made too.
-        source: the folder that is read; neither folder may be or contain the other.
+        source: the folder that is read; neither folder may be or contain the other. None: nothing
+            is read.
         overwrite: replace an existing destination, if it is a model folder.
 
     Raises:
@@ -36,11 +37,11 @@ def staged_folder(destination: Path, *, source: Path, overwrite: bool) -> Iterat
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def check_destination(destination: Path, *, source: Path, overwrite: bool) -> None:
+def check_destination(destination: Path, *, source: Path | None, overwrite: bool) -> None:
     """Raises LoopedError unless `staged_folder` may make this destination."""
-    if destination.resolve().is_relative_to(source.resolve()):
+    if source is not None and destination.resolve().is_relative_to(source.resolve()):
         raise LoopedError(f"{destination} lies in the source {source}; choose another destination")
-    if source.resolve().is_relative_to(destination.resolve()):
+    if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise LoopedError(
             f"{destination} contains the source {source}, which replacing it would delete; "
             "choose another destination"

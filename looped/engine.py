@@ -11,6 +11,7 @@ from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
+from .launch_observer import LaunchObserver, Moment
 from .loading import LoadedModel
 from .memory import MemoryPlan
 from .outputs import Completion, StepOutput, TokenEvent
@@ -32,6 +33,7 @@ class LLMEngine:
         config: options.
         eos_token_ids: ids that end a request unless it ignores them.
         executables: compiled steps to share with another engine of the same shape.
+        observer: is told of every launch; None tells nobody.
 
     Raises:
         UsageError: options that contradict each other, with the numbers.
@@ -45,8 +47,10 @@ class LLMEngine:
         *,
         eos_token_ids: Iterable[int] = (),
         executables: Executables | None = None,
+        observer: LaunchObserver | None = None,
     ) -> None:
         self.config = config or EngineConfig()
+        self._observer = observer or LaunchObserver()
         self.model_config = loaded.config
         self._loaded = loaded
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -197,6 +201,8 @@ class LLMEngine:
         except RequestError as error:
             raise UsageError(str(error)) from None
         self._unfinished[request_id] = {request.sample_index: request for request in requests}
+        for request in requests:
+            self._observer.added(request)
 
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
@@ -230,6 +236,7 @@ class LLMEngine:
         active requests end, and the exception goes on.
         If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
+        self._observer.mark(Moment.SCHEDULING)
         try:
             batch = self.scheduler.schedule()
             if batch is None:
@@ -244,12 +251,24 @@ class LLMEngine:
             packed = self.runner.pack(batch)
         except Exception as error:  # whatever it is, it concerns this batch alone
             return self._fail_batch(batch, error)
+        self._observer.mark(Moment.STARTING)
         try:
             launched = self.dispatch(packed)
+            self._observer.mark(Moment.DISPATCHED)
+            if self._observer.waits_for_device:
+                self.runner.wait()
             result = self.runner.collect(launched)
         except Exception as error:  # the state was donated and is gone
             return self._reset(error)
-        return self._report(self.scheduler.apply(batch, result))
+        self._observer.mark(Moment.COLLECTED)
+        update = self.scheduler.apply(batch, result)
+        self._observer.launched(
+            self.runner.records[-1],
+            update.tokens,
+            self.scheduler,
+            self.runner.executables.num_compilations,
+        )
+        return self._report(update)
 
     def dispatch(self, packed: PackedLaunch) -> Launched:
         """Starts a packed launch and counts it."""
@@ -298,6 +317,7 @@ class LLMEngine:
         )
         for request in finished:
             self._forget(request)
+            self._observer.ended(request)
         return StepOutput(completions=[Completion.from_request(request) for request in finished])
 
     def _forget(self, request: Request) -> None:

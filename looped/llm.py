@@ -12,6 +12,7 @@ from .config import ModelConfig
 from .engine import LLMEngine
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
+from .launch_observer import LaunchObserver
 from .loading import load_folder
 from .outputs import Completion, StepOutput
 from .planning import check_options
@@ -50,6 +51,7 @@ class LLM:
         num_loops: run the model with this P, prompts included.
         eos_token_ids: ids that end a sequence; None takes what the checkpoint's files name.
         config: engine options; single ones can be given by keyword instead.
+        observer: is told of every launch, for a log of them; None tells nobody.
 
     Raises:
         LoopedError: the model is not there or not sound, or options contradict each other.
@@ -63,6 +65,7 @@ class LLM:
         num_loops: int | None = None,
         eos_token_ids: Sequence[int] | None = None,
         config: EngineConfig | None = None,
+        observer: LaunchObserver | None = None,
         **options: Any,
     ) -> None:
         if config is not None and options:
@@ -91,7 +94,7 @@ class LLM:
             raise UsageError(
                 f"eos_token_ids must be 0 to {loaded.config.vocab_size - 1}, got {outside[0]}"
             )
-        self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids)
+        self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids, observer=observer)
 
     def generate(
         self,

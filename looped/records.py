@@ -11,13 +11,13 @@ class ItemRecord:
 
     request_id: str
     sample_index: int
-    slot: int
-    """The request's place in device state."""
     kind: ItemKind
     depth: int
     """Depth that ran (first); under an LM head, the last one that had run."""
     first_position: int
     num_rows: int
+    slot: int
+    """The request's place in device state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,10 @@ class Runner:
         self.reader.start(output)
         return Launched(batch, output)
 
+    def wait(self) -> None:
+        """Returns when the device has run every launch; reads nothing."""
+        self.reader.wait(self._state)
+
     def collect(self, launched: Launched) -> LaunchResult:
         """The launch's result; reads from the device only if the batch says so."""
         batch = launched.batch
@@ -176,11 +180,11 @@ class Runner:
             ItemRecord(
                 item.request.request_id,
                 item.request.sample_index,
-                item.request.slot,
                 item.kind,
                 item.depth,
                 item.first_position,
                 item.count,
+                item.request.slot,
             )
             for item in batch.items
         )

@@ -13,10 +13,13 @@ from typing import Annotated
 import typer
 
 from looped.errors import LoopedError
+from looped.logs import configure_logging
 
 from .aot import aot
+from .bench import bench
 from .checkpoints import convert, export, inspect
 from .generate import generate
+from .plot import plot
 from .score import score
 from .serve import serve
 
@@ -28,8 +31,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's tables cut off option names in 80 columns
 )
-for command in (generate, serve, score, convert, export, inspect, aot):
+for command in (generate, serve, score, convert, export, inspect, aot, plot):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 def show_version(is_asked: bool) -> None:
@@ -48,12 +52,7 @@ def configure(
     ] = False,
 ) -> None:
     """Options that come before the command's name."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname).1s %(message)s"))
-    logger = logging.getLogger("looped")
-    logger.handlers = [handler]
-    logger.propagate = False  # absl gives the root logger a handler of its own
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    configure_logging(logging.WARNING if quiet else logging.INFO)
 
 
 def main() -> None:

@@ -15,7 +15,12 @@ from looped.sched import ExitMode
 
 from .checkpoints import Dtype
 from .interrupts import interruptible
-from .options import refuse_whole_prompts, with_config_options
+from .options import (
+    LaunchLogFile,
+    LaunchLogWaits,
+    refuse_whole_prompts,
+    with_config_options,
+)
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
@@ -99,13 +104,18 @@ def generate(
         int | None, typer.Option(min=1, help="Load the model with this P, prompts included.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per sample.")] = False,
+    launch_log: LaunchLogFile = None,
+    launch_log_waits: LaunchLogWaits = False,
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
+    from looped.launch_log import recording
     from looped.llm import LLM, GenerationRequest
     from looped.request_file import read_exit_trace, read_requests, with_trace
     from looped.sampling_params import SamplingParams
 
+    if launch_log_waits and launch_log is None:
+        raise UsageError("--launch-log-waits is about a launch log; add --launch-log FILE")
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
     for file in (requests, exit_trace):
@@ -143,28 +153,30 @@ def generate(
     if not texts and not given_ids and requests is None:
         texts = [read_standard_input()]
 
-    llm = LLM(
-        model,
-        dtype=dtype,
-        num_loops=num_loops,
-        eos_token_ids=eos_token_id or None,
-        config=engine_config,
-    )
-    encode = llm.encode_chat if chat else llm.encode
-    todo = [
-        GenerationRequest(prompt_token_ids=ids, params=params)
-        for ids in [*map(encode, texts), *given_ids]
-    ]
-    if requests is not None:
-        todo += read_requests(requests, params, encode)
-    if not as_json:
-        refuse_unprinted(todo)
-    if chat:
-        todo = [llm.with_chat_stop(request) for request in todo]
-    if exit_trace is not None:
-        traces = read_exit_trace(exit_trace, len(todo))
-        todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
-    run(llm, todo, as_json=as_json)
+    with recording(launch_log, waits_for_device=launch_log_waits) as observer:
+        llm = LLM(
+            model,
+            dtype=dtype,
+            num_loops=num_loops,
+            eos_token_ids=eos_token_id or None,
+            config=engine_config,
+            observer=observer,
+        )
+        encode = llm.encode_chat if chat else llm.encode
+        todo = [
+            GenerationRequest(prompt_token_ids=ids, params=params)
+            for ids in [*map(encode, texts), *given_ids]
+        ]
+        if requests is not None:
+            todo += read_requests(requests, params, encode)
+        if not as_json:
+            refuse_unprinted(todo)
+        if chat:
+            todo = [llm.with_chat_stop(request) for request in todo]
+        if exit_trace is not None:
+            traces = read_exit_trace(exit_trace, len(todo))
+            todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
+        run(llm, todo, as_json=as_json)
 
 
 def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -14,6 +15,18 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 Command = Callable[..., None]
+
+LaunchLogFile = Annotated[
+    Path | None,
+    typer.Option("--launch-log", help="Write a line of JSON for every launch, for `looped plot`."),
+]
+LaunchLogWaits = Annotated[
+    bool,
+    typer.Option(
+        "--launch-log-waits",
+        help="Wait for every launch, so that the log has the device's times; slower.",
+    ),
+]
 
 
 def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:

@@ -20,8 +20,8 @@ from .engine_thread import (
 )
 from .errors import ApiError
 from .generation import Generation
-from .launch_log import LaunchLog
 from .metrics import Metrics
+from .recent_launches import RecentLaunches
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Service:
         assert llm.tokenizer is not None
         self.config = config
         self.tokenizer = llm.tokenizer
-        self.launches = LaunchLog()
+        self.launches = RecentLaunches()
         self.stats = EngineStats(num_blocks=llm.engine.stats().num_blocks)
         """The engine's newest totals; what it compiled before it came here is in the first."""
         self.failure = ""

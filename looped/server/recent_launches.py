@@ -10,7 +10,7 @@ RATE_SECONDS = 10.0
 """Tokens per second are counted over so long."""
 
 
-class LaunchLog:
+class RecentLaunches:
     """Remembers what the page shows; times are of one clock, in seconds."""
 
     def __init__(self) -> None:

@@ -1,0 +1,15 @@
+"""Benchmarks of an engine, and the instrument they share.
+
+    arms, workload          what is compared, and the requests that every arm is given
+    driving                 plays a workload on a target; injects prompts by progress, never by time
+    runs                    one arm, once: its events, put in order
+    metrics, validity       what a run says, and whether it may say it
+    statistics, comparison  percentiles, paired ratios, pooled gaps
+    interference            the whole benchmark: processes, rounds, sweeps
+    worker, targets         the only parts that know an engine
+    report                  JSON, Markdown, pictures
+    model_maker             random weights in the shapes that are measured
+
+Everything but `worker` and `targets` works on (clock, launch records, token events): tests drive it
+with a stub executor and a virtual clock.
+"""

@@ -1,0 +1,159 @@
+"""A benchmark as Markdown: what was run on what, then a table an arm and one of paired ratios."""
+
+from collections.abc import Iterator
+
+from .arms import ARMS, COMPARISONS
+from .comparison import ArmSummary, Comparison
+from .interference import Benchmark, Result
+from .metrics import METRICS
+from .statistics import MIN_VALUES_FOR_P99, Latencies, Spread
+
+SCALES = {"s": (1e3, "ms")}
+"""Units that are shown in another one: factor and name."""
+RATIOS = (
+    "window_itl_p50",
+    "window_itl_p95",
+    "window_itl_max",
+    "itl_p50",
+    "stall_factor",
+    "interference_per_prompt",
+    "tpot",
+    "ttft_prompt",
+    "ttft_bystander",
+    "output_tokens_per_second",
+    "prompt_token_loops_per_second",
+    "decode_token_loops_per_second",
+    "launches_per_token",
+    "host_wait_per_token",
+    "host_gap",
+)
+"""Metrics of which paired ratios are shown; result.json has all of them."""
+
+
+def to_markdown(benchmark: Benchmark) -> str:
+    """The whole benchmark as one page."""
+    return "\n".join(_page(benchmark)) + "\n"
+
+
+def _page(benchmark: Benchmark) -> Iterator[str]:
+    yield "# Prefill interference"
+    yield ""
+    for name, value in benchmark.description.items():
+        if name not in ("schema", "rounds"):
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            yield f"* {name.replace('_', ' ')}: {shown}"
+    rounds = benchmark.description["rounds"]
+    yield f"* {sum(rounds)} pairs in {len(rounds)} processes"
+    for result in benchmark.results:
+        yield ""
+        yield from _section(result)
+
+
+def _section(result: Result) -> Iterator[str]:
+    point, workload = result.point, result.point.workload
+    exits = "every loop" if point.exit_threshold == 1 and not workload.traces else point.exits
+    yield f"## {point.name}"
+    yield ""
+    yield (
+        f"{workload.num_decoders} decoders of {workload.output_tokens} tokens (prompts of "
+        f"{workload.decoder_prompt_tokens}), {workload.num_prompts} prompts of "
+        f"{workload.prompt_tokens} tokens, the first at {workload.first_injection} committed "
+        f"decoder tokens, then every {workload.injection_interval}; bystanders of "
+        f"{workload.bystander_tokens} tokens; budget {point.budget}, chunk {point.chunk_size}, "
+        f"{point.max_num_seqs} sequences, threshold {point.exit_threshold:g}, exits: {exits}."
+    )
+    yield ""
+    comparison = result.comparison
+    if comparison.violations:
+        yield f"**INVALID**: {len(comparison.violations)} broken rules."
+        yield ""
+        for violation in comparison.violations:
+            yield f"* {violation}"
+        yield ""
+    if comparison.num_parted_requests:
+        yield (
+            f"{comparison.num_parted_requests} requests have other token ids in some run than in "
+            "the first, as near ties part in bfloat16; lengths and exit depths are equal."
+        )
+        yield ""
+    yield from _arms_table(comparison)
+    yield ""
+    yield from _ratio_table(comparison)
+
+
+def _arms_table(comparison: Comparison) -> Iterator[str]:
+    """Pooled latencies, then every metric: median over runs [first quartile, third]."""
+    names = [name for name in ARMS if name in comparison.arms]
+    arms = [comparison.arms[name] for name in names]
+    yield "Latencies pooled over all runs of an arm; the others: median over runs [quartiles]."
+    yield ""
+    yield f"| | {' | '.join(f'{name} {ARMS[name].title}' for name in names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    for title, attribute in (
+        ("ITL in windows", "window_itl"),
+        ("ITL overall", "itl"),
+        ("TTFT, prompts", "ttft_prompt"),
+        ("TTFT, bystanders", "ttft_bystander"),
+    ):
+        if any(getattr(arm, attribute) for arm in arms):
+            yield from _latency_rows(title, [getattr(arm, attribute) for arm in arms])
+    for metric in METRICS.values():
+        cells = [_spread_cell(arm, metric.name) for arm in arms]
+        if any(cells):
+            unit = SCALES.get(metric.unit, (1, metric.unit))[1]
+            yield f"| `{metric.name}`, {unit} | {' | '.join(cell or '-' for cell in cells)} |"
+
+
+def _latency_rows(title: str, pooled: list[Latencies | None]) -> Iterator[str]:
+    for label, attribute in (("p50", "p50"), ("p95", "p95"), ("p99", "p99"), ("max", "largest")):
+        cells = []
+        for latencies in pooled:
+            value = None if latencies is None else getattr(latencies, attribute)
+            if value is not None:
+                cells.append(_number(1e3 * value))
+            else:
+                cells.append("-" if latencies is None else f"- (< {MIN_VALUES_FOR_P99})")
+        yield f"| {title} {label}, ms | {' | '.join(cells)} |"
+    counts = (str(latencies.count) if latencies else "-" for latencies in pooled)
+    yield f"| {title}, count | {' | '.join(counts)} |"
+
+
+def _spread_cell(arm: ArmSummary, name: str) -> str:
+    spread = arm.metrics.get(name)
+    factor = SCALES.get(METRICS[name].unit, (1.0, ""))[0]
+    return "" if spread is None else _spread(spread, factor)
+
+
+def _ratio_table(comparison: Comparison) -> Iterator[str]:
+    names = [f"{first}/{second}" for first, second in COMPARISONS]
+    names = [name for name in names if name in comparison.ratios]
+    yield (
+        f"Paired ratios: median over {comparison.num_pairs} pairs [quartiles]; of p99, the ratio "
+        "of the pooled ones."
+    )
+    yield ""
+    yield f"| | {' | '.join(names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    tails = [comparison.pooled_p99_ratios.get(name) for name in names]
+    cells = ["-" if tail is None else _number(tail) for tail in tails]
+    yield f"| p99 of ITL in windows | {' | '.join(cells)} |"
+    for metric in RATIOS:
+        spreads = [comparison.ratios[name].get(metric) for name in names]
+        if any(spreads):
+            cells = ["-" if spread is None else _spread(spread, 1.0) for spread in spreads]
+            yield f"| `{metric}` | {' | '.join(cells)} |"
+
+
+def _spread(spread: Spread, factor: float) -> str:
+    quartiles = (
+        _number(factor * value) for value in (spread.first_quartile, spread.third_quartile)
+    )
+    return f"{_number(factor * spread.median)} [{', '.join(quartiles)}]"
+
+
+def _number(value: float) -> str:
+    """Three digits that count, and no exponent."""
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if size < 10 else 1}f}" if size >= 1 else f"{value:.3g}"

@@ -1,0 +1,274 @@
+"""The launch log on disk: JSON lines, one a launch, with a schema version in the first.
+
+    {"type": "header", "schema": 1, …}    what the lists in the other lines hold, and `meta`
+    {"type": "request", …}                a request entered the queue
+    {"type": "launch", …}                 kind, rows, moments, queues, items, tokens
+    {"type": "end", …}                    a request is over
+
+A name that ends in `.gz` is compressed. Lines are written in batches, so a process that is killed
+loses the last of them; a cut last line is dropped with a warning when the log is read.
+"""
+
+import gzip
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from looped.sched import FinishReason, ItemKind, LaunchKind
+
+from .errors import LoopedError, UsageError
+from .launch_events import (
+    EndEvent,
+    LaunchEvent,
+    LogEvent,
+    LoggedToken,
+    QueueLengths,
+    RequestEvent,
+)
+from .launch_observer import LaunchObserver, LaunchRecorder
+from .records import ItemRecord, LaunchRecord
+
+logger = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+LINES_KEPT = 256
+"""Lines that are held back before they are written together."""
+ITEM_FIELDS = tuple(field.name for field in fields(ItemRecord))
+TOKEN_FIELDS = tuple(field.name for field in fields(LoggedToken))
+QUEUE_FIELDS = tuple(field.name for field in fields(QueueLengths))
+MOMENTS = ("scheduled", "started", "dispatched", "ended", "visible")
+RECORD_FIELDS = tuple(
+    field.name for field in fields(LaunchRecord) if field.name not in ("kind", "items")
+)
+
+_KIND_NAMES = {kind: kind.name.lower() for kind in ItemKind}
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class LaunchLogWriter:
+    """Writes events to a new file, which it makes with the first of them.
+
+    Args:
+        path: must not exist.
+        meta: anything of JSON that says what the log is of.
+
+    Raises:
+        UsageError: there is a file already, or no folder for it.
+    """
+
+    def __init__(self, path: Path, meta: dict[str, Any] | None = None) -> None:
+        if path.exists():
+            raise UsageError(f"{path} exists; choose another name for the launch log")
+        if not path.parent.is_dir():
+            raise UsageError(f"{path} cannot be written: {path.parent} is not a folder")
+        self._path = path
+        self._file: IO[str] | None = None
+        self.failure: OSError | None = None
+        """Why it gave up: a full disk ends the log, not the requests."""
+        header = {
+            "type": "header",
+            "schema": SCHEMA_VERSION,
+            "looped": version("looped"),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "unit": "seconds",
+            "item_fields": ITEM_FIELDS,
+            "token_fields": TOKEN_FIELDS,
+            "queue_fields": QUEUE_FIELDS,
+            "meta": meta or {},
+        }
+        self._lines = [_encode(header)]
+
+    def write(self, event: LogEvent) -> None:
+        """Adds one line; does nothing after a failure."""
+        if self.failure is None:
+            self._lines.append(_encode(event_to_json(event)))
+            if len(self._lines) >= LINES_KEPT:
+                self.flush()
+
+    def flush(self) -> None:
+        """Writes what was held back. A failure is logged once and kept in `failure`."""
+        text = "".join(f"{line}\n" for line in self._lines)
+        self._lines.clear()
+        try:
+            if self._file is None:
+                self._file = _open_text(self._path, "x")
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Writes the rest. Nothing may be written afterwards."""
+        if self.failure is None:
+            self.flush()
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if self.failure is None:
+            logger.error("the launch log %s ends here: %s", self._path, error)
+        self.failure = error
+
+
+@contextmanager
+def recording(path: Path | None, *, waits_for_device: bool = False) -> Iterator[LaunchObserver]:
+    """An observer that logs to a file while the block runs; a deaf one without a path."""
+    if path is None:
+        yield LaunchObserver()
+        return
+    writer = LaunchLogWriter(path)
+    try:
+        yield LaunchRecorder(writer.write, waits_for_device=waits_for_device)
+    finally:
+        writer.close()
+
+
+@dataclass(frozen=True)
+class LaunchLog:
+    """A log that was read."""
+
+    path: Path
+    meta: dict[str, Any]
+    events: tuple[LogEvent, ...]
+
+
+def read_launch_log(path: Path) -> LaunchLog:
+    """Reads a log, of this schema.
+
+    Raises:
+        LoopedError: no such file, not a launch log, another schema, or a damaged line.
+    """
+    try:
+        with _open_text(path, "r") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        raise LoopedError(f"{path} cannot be read: there is no such file") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise LoopedError(f"{path} cannot be read: {error}") from None
+    if lines and not _is_whole(lines[-1]):
+        logger.warning("%s: the last line is cut off and left out", path)
+        lines.pop()
+    header = _parse(path, 1, lines[0]) if lines else {}
+    if header.get("type") != "header":
+        raise LoopedError(f"{path} is not a launch log: expected a header in line 1")
+    if header.get("schema") != SCHEMA_VERSION:
+        raise LoopedError(
+            f"{path}: schema is {header.get('schema')!r}, this version of looped reads "
+            f"{SCHEMA_VERSION}"
+        )
+    events = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            events.append(event_from_json(_parse(path, number, line)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise LoopedError(f"{path}, line {number} is damaged: {error!r}") from None
+    return LaunchLog(path, header["meta"], tuple(events))
+
+
+def event_to_json(event: LogEvent) -> dict[str, Any]:
+    """One line as an object of JSON."""
+    match event:
+        case RequestEvent():
+            return {"type": "request", **_shallow(event)}
+        case EndEvent():
+            return {"type": "end", **_shallow(event)}
+    record = event.record
+    return {
+        "type": "launch",
+        "kind": record.kind.name.lower(),
+        **{name: getattr(record, name) for name in RECORD_FIELDS},
+        "num_padded_rows": record.num_padded_rows,
+        **{name: getattr(event, name) for name in MOMENTS},
+        "num_compilations": event.num_compilations,
+        "queues": _values(event.queues, QUEUE_FIELDS),
+        "items": [_item_values(item) for item in record.items],
+        "tokens": [_token_values(token) for token in event.tokens],
+    }
+
+
+def event_from_json(values: dict[str, Any]) -> LogEvent:
+    """The event of one line; KeyError, TypeError or ValueError if it is none."""
+    match values.pop("type"):
+        case "request":
+            return RequestEvent(**values)
+        case "end":
+            return EndEvent(**values | {"reason": FinishReason(values["reason"])})
+        case "launch":
+            items = tuple(
+                ItemRecord(request_id, sample_index, ItemKind[kind.upper()], *rest)
+                for request_id, sample_index, kind, *rest in values["items"]
+            )
+            kind = LaunchKind[values["kind"].upper()]
+            record = {name: values[name] for name in RECORD_FIELDS}
+            return LaunchEvent(
+                record=LaunchRecord(kind=kind, items=items, **record),
+                queues=QueueLengths(*values["queues"]),
+                num_compilations=values["num_compilations"],
+                tokens=tuple(LoggedToken(*token) for token in values["tokens"]),
+                **{name: float(values[name]) for name in MOMENTS},
+            )
+        case other:
+            raise ValueError(f"type {other!r}")
+
+
+# Written out: these run once an item and a token, and a loop over names costs four times as much.
+def _item_values(item: ItemRecord) -> tuple[str | int, ...]:
+    return (
+        item.request_id,
+        item.sample_index,
+        _KIND_NAMES[item.kind],
+        item.depth,
+        item.first_position,
+        item.num_rows,
+        item.slot,
+    )
+
+
+def _token_values(token: LoggedToken) -> tuple[str | int, ...]:
+    return (
+        token.request_id,
+        token.sample_index,
+        token.output_index,
+        token.token_id,
+        token.exit_depth,
+    )
+
+
+def _shallow(event: RequestEvent | EndEvent) -> dict[str, Any]:
+    return {field.name: getattr(event, field.name) for field in fields(event)}
+
+
+def _values(holder: object, names: tuple[str, ...]) -> list[Any]:
+    return [getattr(holder, name) for name in names]
+
+
+def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise LoopedError(f"{path}, line {number} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise LoopedError(f"{path}, line {number}: expected a JSON object, got {values!r}")
+    return values
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
+
+
+def _open_text(path: Path, mode: str) -> IO[str]:
+    opener: Callable[..., IO[str]] = gzip.open if path.suffix == ".gz" else open
+    return opener(path, mode + "t", encoding="utf-8")

@@ -1,0 +1,85 @@
+"""Slots over time: a bar is a request's rows in one launch, coloured by kind and depth."""
+
+from pathlib import Path
+
+from looped.launch_events import LaunchEvent
+from looped.sched import ItemKind
+from looped.timeline import Timeline, item_depths
+
+from .figures import CODA_COLOUR, axes_for, depth_colour
+
+MOST_LAUNCHES = 60
+"""Launches shown unless a span is given; more are too narrow to tell apart."""
+
+
+def draw_gantt(
+    path: Path, title: str, timeline: Timeline, span: tuple[float, float] | None
+) -> None:
+    """Bars from a launch's call to its end; a launch of several passes is split evenly.
+
+    Where the host does not read a launch, its end is that of the call, and the bar is short unless
+    the log was made with waits.
+    """
+    from matplotlib.patches import Patch
+
+    launches = shown_launches(timeline, span)
+    num_planes = planes_of(timeline)
+    with axes_for(path, f"{title}: slots by depth") as axes:
+        for launch in launches:
+            for item in launch.record.items:
+                depths = item_depths(launch.record, item)
+                width = (launch.ended - launch.started) / max(len(depths), 1)
+                bars = [
+                    (launch.started + width * index, depth_colour(
+                        item.kind is ItemKind.PROMPT, depth, num_planes
+                    ))
+                    for index, depth in enumerate(depths)
+                ] or [(launch.started, CODA_COLOUR)]  # fmt: skip
+                for start, colour in bars:
+                    axes.broken_barh(
+                        [(start, width)], (item.slot - 0.4, 0.8), facecolor=colour, linewidth=0
+                    )
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("slot")
+        slots = {item.slot for launch in launches for item in launch.record.items}
+        axes.set_yticks(sorted(slots))
+        legend = [Patch(color=CODA_COLOUR, label="LM head")]
+        for is_prompt, name in ((False, "decode"), (True, "prompt")):
+            for depth in range(num_planes):
+                colour = depth_colour(is_prompt, depth, num_planes)
+                legend.append(Patch(color=colour, label=f"{name}, depth {depth}"))
+        axes.legend(handles=legend, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+
+
+def shown_launches(timeline: Timeline, span: tuple[float, float] | None) -> list[LaunchEvent]:
+    """Launches of the span; without one, some around the first prompt that joins decoding."""
+    launches = timeline.launches
+    if span is not None:
+        return [one for one in launches if span[0] <= one.started <= span[1]]
+    times = injection_times(timeline)
+    if not times:
+        return launches[:MOST_LAUNCHES]
+    first = next((i for i, one in enumerate(launches) if one.started >= times[0]), 0)
+    first = max(0, first - MOST_LAUNCHES // 6)
+    return launches[first : first + MOST_LAUNCHES]
+
+
+def injection_times(timeline: Timeline) -> list[float]:
+    """Arrivals while another request had tokens and was not over: prompts that join decoding."""
+    spans = [
+        (tokens[0].time, timeline.ends[name].time if name in timeline.ends else float("inf"))
+        for name, tokens in timeline.tokens.items()
+    ]
+    arrivals = sorted(request.time for request in timeline.requests.values())
+    return [time for time in arrivals if any(start <= time < end for start, end in spans)]
+
+
+def planes_of(timeline: Timeline) -> int:
+    """Depths that the log knows of."""
+    depths = (
+        depth
+        for launch in timeline.launches
+        for item in launch.record.items
+        for depth in item_depths(launch.record, item)
+    )
+    return max(depths, default=0) + 1

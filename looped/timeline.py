@@ -1,0 +1,116 @@
+"""A launch log put in order: tokens by request, gaps between them, and what lies in a gap.
+
+Everything that measures or draws a log starts from here, so that the definitions stand once.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from looped.sched import ItemKind
+
+from .launch_events import EndEvent, LaunchEvent, LogEvent, LoggedToken, RequestEvent
+from .records import ItemRecord, LaunchRecord
+
+Name = tuple[str, int]
+"""Request id and sample index."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleToken:
+    """A token and the moment at which the host could see it."""
+
+    time: float
+    token: LoggedToken
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """From one token of a request to its next."""
+
+    name: Name
+    start: float
+    """The earlier token was visible."""
+    end: float
+    """The later one was."""
+
+    @property
+    def seconds(self) -> float:
+        """Inter-token latency (ITL): end - start."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time in which a prompt is under way."""
+
+    start: float
+    end: float
+
+    def overlaps(self, gap: Gap) -> bool:
+        """Whether some of the gap lies inside; touching is not enough."""
+        return gap.start < self.end and gap.end > self.start
+
+
+def token_loops(record: LaunchRecord, kind: ItemKind) -> int:
+    """Rows of a kind times passes over the layers; 0 under an LM head."""
+    rows = sum(item.num_rows for item in record.items if item.kind is kind)
+    return rows * record.num_passes
+
+
+def item_depths(record: LaunchRecord, item: ItemRecord) -> range:
+    """Depths that an item ran in a launch; none under an LM head."""
+    return range(item.depth, item.depth + record.num_passes)
+
+
+class Timeline:
+    """The events of one engine, in order of time.
+
+    Args:
+        events: of a log, or recorded in memory.
+    """
+
+    def __init__(self, events: Iterable[LogEvent]) -> None:
+        self.launches: list[LaunchEvent] = []
+        """In order; each was visible before the next was scheduled."""
+        self.requests: dict[Name, RequestEvent] = {}
+        self.ends: dict[Name, EndEvent] = {}
+        self.tokens: dict[Name, list[VisibleToken]] = defaultdict(list)
+        for event in events:
+            match event:
+                case RequestEvent():
+                    self.requests[event.request_id, event.sample_index] = event
+                case EndEvent():
+                    self.ends[event.request_id, event.sample_index] = event
+                case LaunchEvent():
+                    self.launches.append(event)
+                    for token in event.tokens:
+                        name = token.request_id, token.sample_index
+                        self.tokens[name].append(VisibleToken(event.visible, token))
+        self._started = [launch.started for launch in self.launches]
+        self._visible = [launch.visible for launch in self.launches]
+        loops = (token_loops(launch.record, ItemKind.PROMPT) for launch in self.launches)
+        self._prompt_loops = list(accumulate(loops, initial=0))
+
+    def first_token_time(self, name: Name) -> float | None:
+        """When a request's first token was visible; None if it has none."""
+        tokens = self.tokens.get(name)
+        return tokens[0].time if tokens else None
+
+    def gaps(self, name: Name) -> list[Gap]:
+        """Gaps between the tokens of one request, in order."""
+        times = [token.time for token in self.tokens.get(name, ())]
+        return [Gap(name, start, end) for start, end in pairwise(times)]
+
+    def prompt_loops_in(self, gap: Gap) -> int:
+        """Prompt rows times passes of the launches that became visible in (start, end]."""
+        first = bisect_right(self._visible, gap.start)
+        last = bisect_right(self._visible, gap.end)
+        return self._prompt_loops[last] - self._prompt_loops[first]
+
+    def launches_in(self, window: Window) -> list[LaunchEvent]:
+        """Launches that were started inside a window."""
+        first = bisect_left(self._started, window.start)
+        return self.launches[first : bisect_left(self._started, window.end)]

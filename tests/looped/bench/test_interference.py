@@ -1,0 +1,133 @@
+"""The whole benchmark on the tiny checkpoint: real engines, two processes, a valid result."""
+
+import json
+import shutil
+
+import pytest
+from command_line import looped
+
+from looped.bench.arms import ARMS
+from looped.bench.interference import read_benchmark, rounds_of
+from looped.errors import LoopedError, UsageError
+
+SMALL_RUN = (
+    "--decoders", 2, "--prompt-tokens", 12, "--budget", 16, "--chunk", 8, "--num-prompts", 1,
+    "--pairs", 5, "--first-injection", 4, "--injection-interval", 2, "--output-tokens", 8,
+    "--no-plots",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, tiny_folder):
+    """A folder of results, and what the command printed."""
+    folder = tmp_path_factory.mktemp("interference") / "results"
+    done = looped(
+        "bench", "interference", "--model", tiny_folder, "--out", folder, *SMALL_RUN,
+        "--dtype", "float32", "--threshold", 0.5, "--bystander-tokens", 3, check=False,
+    )  # fmt: skip
+    return folder, done
+
+
+def test_a_real_run_is_valid_and_mixes(measured):
+    folder, done = measured
+    assert done.returncode == 0, done.stderr
+    (result,) = read_benchmark(folder).results
+    assert result.comparison.violations == []
+    assert result.comparison.num_pairs == 5
+    assert result.comparison.arms.keys() == ARMS.keys()
+    assert result.comparison.arms["A2"].metrics["mixed_launches"].median > 0
+    assert "INVALID" not in done.stdout
+    assert done.stdout == (folder / "result.md").read_text()
+
+
+def test_exits_are_recorded_once_and_replayed(measured):
+    folder, _ = measured
+    (result,) = read_benchmark(folder).results
+    (traces,) = folder.glob("*/traces.json")
+    depths = [loops for trace in json.loads(traces.read_text()) for loops in trace[1:]]
+    assert min(depths) < 4
+    for run in result.runs:
+        assert [list(trace) for trace in run.workload.traces] == json.loads(traces.read_text())
+        assert run.options.exits == "replay"
+        # Replayed exits are never read: only LM heads are.
+        assert all(
+            not launch.record.num_readbacks
+            for launch in run.timeline.launches
+            if launch.record.kind.runs_layers
+        )
+
+
+def test_the_result_can_be_worked_out_again(measured):
+    folder, done = measured
+    again = looped("bench", "report", folder, "--no-plots")
+    assert again.stdout == done.stdout
+    values = json.loads(looped("bench", "report", folder, "--no-plots", "--json").stdout)
+    assert values["is_valid"] is True
+    assert values == json.loads((folder / "result.json").read_text())
+    (point,) = values["points"]
+    assert set(point["ratios"]) >= {"A2/A0", "A2/A1"}
+    assert point["ratios"]["A2/A0"]["output_tokens_per_second"]["count"] == 5
+    assert values["devices"]
+    assert values["command"].startswith("looped bench interference")
+
+
+def test_pictures_of_a_benchmark(measured, tmp_path):
+    folder = shutil.copytree(measured[0], tmp_path / "copy")
+    looped("bench", "report", folder)
+    names = {path.name for path in folder.glob("*/*.png")}
+    assert "itl-by-arm.png" in names
+    assert {f"{name}-gantt.png" for name in ARMS} <= names
+
+
+def test_a_broken_rule_makes_the_command_fail_and_is_named(measured, tmp_path):
+    folder = shutil.copytree(measured[0], tmp_path / "copy")
+    for log in folder.glob("*/process1-*.jsonl.gz"):
+        log.unlink()
+    with pytest.raises(LoopedError, match="expected 25 launch logs, got 15; the benchmark was"):
+        read_benchmark(folder)
+    description = json.loads((folder / "benchmark.json").read_text())
+    description["rounds"] = [3]
+    (folder / "benchmark.json").write_text(json.dumps(description))
+    done = looped("bench", "report", folder, "--no-plots", check=False)
+    assert done.returncode == 1
+    assert "the benchmark is invalid, 2 broken rules: enough_pairs" in done.stderr
+    assert "**INVALID**: 2 broken rules." in done.stdout
+
+
+def test_a_benchmark_needs_five_pairs_in_two_processes():
+    assert rounds_of(6, 2) == [3, 3]
+    assert rounds_of(7, 3) == [3, 2, 2]
+    for pairs, processes in ((4, 2), (6, 1)):
+        with pytest.raises(UsageError, match="at least 5 pairs in 2 processes"):
+            rounds_of(pairs, processes)
+
+
+def test_mistakes_are_found_before_anything_is_made(tiny_folder, tmp_path, measured):
+    def refused(*options):
+        done = looped(
+            "bench", "interference", "--model", tiny_folder, "--out", tmp_path / "new",
+            "--no-plots", *options, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert not (tmp_path / "new").exists()
+        return done.stderr
+
+    assert "try --budget 137" in refused("--chunk", 128, "--budget", 128)
+    assert "at least 5 pairs" in refused("--pairs", 3)
+    assert "points of a sweep must differ" in refused("--budget", 256, "--budget", 256)
+    assert "cannot be read" in refused("--exit-trace", tmp_path / "none.json")
+    done = looped(
+        "bench", "interference", "--model", tiny_folder, "--out", measured[0], check=False
+    )
+    assert "exists; choose another name" in done.stderr
+
+
+def test_a_process_that_fails_ends_the_benchmark(tmp_path, tiny_folder):
+    model = shutil.copytree(tiny_folder, tmp_path / "model")
+    (model / "model.safetensors").unlink()
+    done = looped(
+        "bench", "interference", "--model", model, "--out", tmp_path / "out", *SMALL_RUN,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "failed with exit code 1" in done.stderr
