@@ -40,6 +40,22 @@ def gathered(chunks):
     return [choices[index] for index in sorted(choices)]
 
 
+def assert_same(first, second):
+    """Equal, but for the last bits of numbers: two runs may batch their rows otherwise."""
+    if isinstance(first, float) and isinstance(second, float):
+        assert first == pytest.approx(second, abs=1e-4)
+    elif isinstance(first, list) and isinstance(second, list):
+        assert len(first) == len(second)
+        for pair in zip(first, second, strict=True):
+            assert_same(*pair)
+    elif isinstance(first, dict) and isinstance(second, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            assert_same(first[key], second[key])
+    else:
+        assert first == second
+
+
 def check_same(live, body):
     """A completion is the same whole and as a stream; returns its choices."""
     body = {"return_loops": True, "logprobs": 1, **body}
@@ -48,7 +64,7 @@ def check_same(live, body):
     assert [choice["text"].encode() for choice in pieces] == [
         choice["text"].encode() for choice in whole
     ]
-    assert pieces == whole
+    assert_same(pieces, whole)
     for choice in whole:
         tokens = choice["logprobs"] or {"text_offset": [], "tokens": []}
         assert len(set(map(len, tokens.values()))) == 1
@@ -155,7 +171,7 @@ def test_chat_streams_the_same_text_and_logprobs(live):
     entries = [
         entry for piece in pieces if piece["logprobs"] for entry in piece["logprobs"]["content"]
     ]
-    assert entries == whole["logprobs"]["content"]
+    assert_same(entries, whole["logprobs"]["content"])
     assert [loop for piece in pieces for loop in piece["loops"]] == whole["loops"]
 
 
