@@ -7,14 +7,13 @@ from typing import Any
 import jax
 
 from looped.config import ModelConfig
+from looped.pallas_kernels.triton_report import SPILL_LIMIT
 from looped.state import DeviceState
 
 from .hlo import HloModule
 from .kernels import Kernel
 from .launches import Launch, count
 
-SPILL_LIMIT = 32
-"""Bytes per thread that a kernel may spill."""
 LAUNCHES_PER_LAYER = 12
 """Aim of decode buckets, attention included."""
 BYTES_OVER_FLOOR = 1.15

@@ -82,7 +82,7 @@ class KeepsNothing(CompileTarget):
         places = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), types
         )
-        return jax.jit(function).lower(*places)
+        return jax.jit(function).trace(*places).lower(lowering_platforms=("cuda",))
 
 
 @needs_plugin
