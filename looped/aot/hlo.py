@@ -1,7 +1,7 @@
 """Optimized HLO as text, read into instructions: what XLA's compiled executables offer everywhere.
 
-Only what the analysis asks for is kept. The grammar is XLA's printed form (jaxlib 0.10 to 0.12),
-one instruction a line.
+Only what the analysis asks for is kept. The grammar is XLA's printed form, one instruction a line;
+steps compiled by jaxlib 0.10.2, 0.11.2 and 0.12.0.1 were read.
 """
 
 import re
