@@ -12,6 +12,10 @@ from math import prod
 
 ITEM_SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "token": 0, "opaque": 0}
 
+ASYNC_RESULTS = {"fusion-start": 1, "copy-start": 0}
+"""Which element of the start of an asynchronous operation is what the operation computes. It is
+read as that operation; its end, `fusion-done` and the like, hands the result on."""
+
 _ARRAY = re.compile(r"\b([a-z]\w*?)\[([\d,<=]*)\]")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
@@ -163,7 +167,10 @@ def _parse(line: str) -> Instruction:
     shape, rest = rest[:shape_end], rest[shape_end:].lstrip()
     opcode, _, _ = rest.partition("(")
     operands_end = _closing(rest, len(opcode))
-    operands = _COMMENT.sub("", rest[len(opcode) + 1 : operands_end - 1])
+    attributes = rest[operands_end:]
+    if opcode in ASYNC_RESULTS:
+        shape, opcode = _elements(shape)[ASYNC_RESULTS[opcode]], opcode.removesuffix("-start")
+    operands = _COMMENT.sub("", rest[rest.index("(") + 1 : operands_end - 1])
     is_reference = opcode not in ("constant", "parameter")
     names = re.findall(r"%([\w.\-]+)", operands) if is_reference else [operands.strip()]
     return Instruction(
@@ -171,9 +178,21 @@ def _parse(line: str) -> Instruction:
         opcode=opcode,
         shape=_COMMENT.sub("", shape),
         operands=tuple(names),
-        attributes=rest[operands_end:],
+        attributes=attributes,
         is_root=bool(start[1]),
     )
+
+
+def _elements(shape: str) -> list[str]:
+    """The elements of a tuple's shape."""
+    elements, depth = [""], 0
+    for character in shape[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            elements.append("")
+        else:
+            elements[-1] += character
+    return [element.strip() for element in elements]
 
 
 def _closing(text: str, start: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from looped.errors import LoopedError
 
 
-def dump_options(folder: Path) -> dict[str, str]:
+def dump_options(folder: Path) -> dict[str, str | bool]:
     """Compiler options that fill the folder which `read_kernels` reads."""
     # From jaxlib 0.11 on PTX is written only where it is asked for.
     return {"xla_dump_to": str(folder), "xla_dump_emitter_re": "ptx"}

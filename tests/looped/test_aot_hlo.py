@@ -1,5 +1,6 @@
 """What is read from an optimized program: a short one, by hand, where every number shows."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -95,6 +96,32 @@ def test_bytes_are_those_of_what_is_taken_and_set(launches):
     assert launches["product"].num_bytes == ROWS + WEIGHT + ROWS
     assert launches["write"].num_bytes == 2 * (ids + ROWS)
     assert launches["kept"].num_bytes == ids + ROWS + ROWS
+
+
+@pytest.mark.parametrize(
+    ("opcode", "shape"),
+    [
+        ("fusion", "((bf16[3,64,64]{2,1,0}, s32[]), bf16[1,64,64]{2,1,0}, u32[])"),
+        ("copy", "(bf16[1,64,64]{2,1,0}, bf16[1,64,64]{2,1,0}, u32[])"),
+    ],
+)
+def test_an_asynchronous_operation_is_one_launch_like_the_same_that_is_not(opcode, shape):
+    """jaxlib from 0.11 on splits operations into a start and an end."""
+    (line,) = re.findall(r"  %weight = .*", PROGRAM)
+    operation = line.replace(" fusion(", f" {opcode}(")
+    start = operation.replace(" bf16[1,64,64]{2,1,0} ", f" {shape} ").replace(
+        f"%weight = {shape} {opcode}(", f"%begun = {shape} {opcode}-start("
+    )
+    pair = f"{start}\n  %weight = bf16[1,64,64]{{2,1,0}} {opcode}-done(%begun)"
+    found = [
+        [
+            (launch.part, launch.times, launch.num_bytes, launch.is_movement)
+            for launch in launches_of(HloModule(PROGRAM.replace(line, text)))
+        ]
+        for text in (operation, pair)
+    ]
+    assert found[0] == found[1]
+    assert (Part.LAYERS, 3, found[0][1][2], True) in found[0]
 
 
 def test_a_copied_weight_is_an_aim_missed_and_counted_with_its_bytes(launches):
