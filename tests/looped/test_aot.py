@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -22,12 +23,13 @@ from looped.aot import (
     load_target,
     make_plan,
     parse_rungs,
+    steps_to_compile,
 )
 from looped.aot.floors import floor_of
 from looped.aot.kernels import find_assembler
 from looped.compile_target import CompileTarget
 from looped.config import ModelConfig
-from looped.engine_config import EngineConfig
+from looped.engine_config import LAYER_FORMS, EngineConfig
 from looped.errors import UsageError
 from looped.executables import Executables
 from looped.models import parameter_shapes
@@ -158,7 +160,18 @@ def test_a_plan_is_that_of_an_engine_on_that_gpu(target):
         (LaunchKind.SCORE, 128),
         (LaunchKind.PREFILL, 256),
     ]
-    assert len(parse_rungs(plan, ["all"])) == sum(map(len, plan.ladders.values()))
+    steps = steps_to_compile(plan, list(BACKENDS), ["unrolled", "scanned"], None)
+    assert len(steps) == len(set(steps)) == 5 * (1 + 4) + 3 + 2
+    assert {(backend, form) for backend, form, _ in steps} == set(product(BACKENDS, LAYER_FORMS))
+    assert {rung for _, _, rung in steps} == set(default_rungs(plan))
+    for form in LAYER_FORMS:  # alone, each is compiled whole
+        alone = steps_to_compile(plan, ["pallas"], [form], None)
+        assert [rung for _, _, rung in alone] == default_rungs(plan)
+    every = parse_rungs(plan, ["all"])
+    num_layered = sum(kind.runs_layers for kind, _ in every)
+    both = steps_to_compile(plan, ["triton", "pallas"], LAYER_FORMS, every)
+    assert len(both) == len(every) + 3 * num_layered
+    assert len(every) == sum(map(len, plan.ladders.values()))
     for text in ("recurrent:7", "decode:16", "recurrent", "recurrent:-2"):
         with pytest.raises(UsageError, match=re.escape(f"got {text!r}")):
             parse_rungs(plan, [text])
