@@ -1,12 +1,13 @@
 """Where compiled steps will run: on this machine's device, or on a GPU that is not there."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AbstractDevice, AbstractMesh, Sharding, use_abstract_mesh
+from jax.sharding import Sharding, use_abstract_mesh
+
+from looped.pallas_kernels.jax_triton_adapter import abstract_gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,12 @@ class CompileTarget:
         def place(leaf: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding)
 
-        with self._abstract_device():
-            return jax.jit(function, donate_argnums=donated).lower(*jax.tree.map(place, types))
-
-    def _abstract_device(self) -> Any:
+        jitted, places = jax.jit(function, donate_argnums=donated), jax.tree.map(place, types)
         if self.device_kind is None:
-            return nullcontext()
-        device = AbstractDevice(device_kind=self.device_kind, num_cores=None, platform="gpu")
-        return use_abstract_mesh(AbstractMesh((1,), ("gpu",), abstract_device=device))
+            return jitted.lower(*places)
+        # The platform by name: this process need have no backend for it.
+        with use_abstract_mesh(abstract_gpu(self.device_kind)):
+            return jitted.trace(*places).lower(lowering_platforms=("cuda",))
 
 
 THIS_MACHINE = CompileTarget()

@@ -17,7 +17,7 @@ registers. It is no measurement of a GPU, and times that are derived from it are
 """
 
 from .kernels import Assembler
-from .plan import Plan, default_rungs, make_plan, parse_rungs
+from .plan import Plan, default_rungs, make_plan, parse_rungs, steps_to_compile
 from .report import StepReport, compile_step
 from .table import remarks_of, table_of, title_of
 from .targets import DATA_SHEETS, Target, has_plugin, load_target
@@ -35,6 +35,7 @@ __all__ = [
     "make_plan",
     "parse_rungs",
     "remarks_of",
+    "steps_to_compile",
     "table_of",
     "title_of",
 ]

@@ -7,14 +7,13 @@ from typing import Any
 import jax
 
 from looped.config import ModelConfig
+from looped.pallas_kernels.triton_report import SPILL_LIMIT
 from looped.state import DeviceState
 
 from .hlo import HloModule
 from .kernels import Kernel
 from .launches import Launch, count
 
-SPILL_LIMIT = 32
-"""Bytes per thread that a kernel may spill."""
 LAUNCHES_PER_LAYER = 12
 """Aim of decode buckets, attention included."""
 BYTES_OVER_FLOOR = 1.15
@@ -35,6 +34,12 @@ def kernel_failures(kernels: Sequence[Kernel], max_shared_bytes: int) -> Iterato
             )
 
 
+def unread_failures(names: Sequence[str]) -> Iterator[str]:
+    """Launches of kernels that nobody has looked at, so that nothing is known of their spills."""
+    for name in names:
+        yield f"{name} launches a kernel of which no PTX was found: its spills are not known"
+
+
 def state_failures(module: HloModule, state: DeviceState, aliased_bytes: int) -> Iterator[str]:
     """Buffers of the device state whose memory no result takes over.
 
@@ -53,15 +58,20 @@ def state_failures(module: HloModule, state: DeviceState, aliased_bytes: int) ->
 
 
 def pool_failures(
-    launches: Sequence[Launch], state: DeviceState, temporary_bytes: int
+    launches: Sequence[Launch], state: DeviceState, config: ModelConfig, temporary_bytes: int
 ) -> Iterator[str]:
-    """Room for a second pool, and copies of one."""
+    """Room for a second pool, and copies of one or of as much as one layer's blocks.
+
+    Copies of weights are `weight_aims`: in a small pool a layer has fewer bytes than a matrix.
+    """
     pool_bytes = _num_bytes(state.key_pool)
     if temporary_bytes >= pool_bytes:
         yield f"{temporary_bytes:,} temporary bytes, as many as a pool has: {pool_bytes:,}"
+    layer_bytes = pool_bytes // config.num_layers
     for launch in launches:
-        if launch.is_movement and launch.result.num_bytes >= pool_bytes:
-            yield f"{launch.name} copies a pool of {pool_bytes:,} bytes"
+        num_bytes = launch.result.num_bytes
+        if launch.is_movement and num_bytes >= layer_bytes and not _is_weight(launch, config):
+            yield f"{launch.name} copies {num_bytes:,} bytes, a layer of a pool has {layer_bytes:,}"
 
 
 def launch_aims(launches_per_layer: int) -> Iterator[str]:
@@ -71,16 +81,8 @@ def launch_aims(launches_per_layer: int) -> Iterator[str]:
 
 
 def weight_aims(launches: Sequence[Launch], config: ModelConfig) -> Iterator[str]:
-    """Launches that copy or transpose a layer's matrix, known by its number of values."""
-    width, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    sizes = {width * size for size in (queries + 2 * keys, queries, 2 * inner, inner)}
-    copies = [
-        launch
-        for launch in launches
-        if launch.is_movement
-        and any(prod(dimensions) in sizes for _, dimensions in launch.result.arrays)
-    ]
+    """Launches that copy or transpose a layer's matrix."""
+    copies = [launch for launch in launches if launch.is_movement and _is_weight(launch, config)]
     if copies:
         num_bytes = sum(launch.result.num_bytes * launch.times for launch in copies)
         yield f"{count(copies)} copies of a weight, {num_bytes:,} bytes; {copies[0].name} and more"
@@ -93,6 +95,14 @@ def byte_aims(bytes_over_floor: float) -> Iterator[str]:
             f"{bytes_over_floor:.2f} times the least bytes outside attention, "
             f"over {BYTES_OVER_FLOOR}"
         )
+
+
+def _is_weight(launch: Launch, config: ModelConfig) -> bool:
+    """Whether a launch's result is a layer's matrix, known by its number of values."""
+    width, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    sizes = {width * size for size in (queries + 2 * keys, queries, 2 * inner, inner)}
+    return any(prod(dimensions) in sizes for _, dimensions in launch.result.arrays)
 
 
 def _num_bytes(leaf: Any) -> int:

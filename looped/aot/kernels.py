@@ -16,8 +16,11 @@ from typing import Any
 
 from looped.errors import LoopedError
 
-DUMP_OPTION = "xla_dump_to"
-"""Compiler option: the folder that `read_kernels` reads."""
+
+def dump_options(folder: Path) -> dict[str, str | bool]:
+    """Compiler options that fill the folder which `read_kernels` reads."""
+    # From jaxlib 0.11 on PTX is written only where it is asked for.
+    return {"xla_dump_to": str(folder), "xla_dump_emitter_re": "ptx"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,21 +92,22 @@ def find_assembler() -> str | None:
     return shutil.which("ptxas")
 
 
-def read_kernels(folder: Path, assembler: Assembler) -> list[Kernel]:
+def read_kernels(folder: Path, assembler: Assembler) -> tuple[list[Kernel], list[str]]:
     """The kernels of one dumped compilation; equal ones, of equal layers say, once.
 
     Args:
-        folder: where `DUMP_OPTION` has pointed; dumps of one compilation only.
+        folder: what `dump_options` has filled; dumps of one compilation only.
         assembler: for the target's architecture.
 
+    Returns:
+        The kernels, and the names of those that are launched but have left no PTX.
+
     Raises:
-        LoopedError: see `Assembler.read`.
+        LoopedError: no list of launches, or see `Assembler.read`.
     """
-    shared: dict[str, int] = {}
-    for path in folder.glob("*.thunk_sequence_after_thunk_passes.txt"):
-        for name, size in re.findall(r"(\S+) grid: .* shared_memory: (\d+)", path.read_text()):
-            shared[name] = max(shared.get(name, 0), int(size))
+    shared = _shared_bytes(folder)
     kernels: dict[tuple[str, int, int, int], Kernel] = {}
+    unread = set(shared)
     for path in sorted(folder.glob("*.ptx")):
         ptx = path.read_text()
         for name in re.findall(r"\.entry (\w+)", ptx):
@@ -117,4 +121,17 @@ def read_kernels(folder: Path, assembler: Assembler) -> list[Kernel]:
             # XLA numbers the copies of a name: fusion_12, loop_add_fusion_3.
             family = re.sub(r"_\d+$", "", name)
             kernels.setdefault((family, *kernel.resources), kernel)
-    return list(kernels.values())
+            unread.discard(name)
+    return list(kernels.values()), sorted(unread)
+
+
+def _shared_bytes(folder: Path) -> dict[str, int]:
+    """Shared memory of each kernel that is launched, by name."""
+    lists = list(folder.glob("*.thunk_sequence_after_thunk_passes.txt"))
+    if not lists:
+        raise LoopedError(f"expected XLA's list of launches, got {sorted(folder.iterdir())}")
+    shared: dict[str, int] = {}
+    for path in lists:
+        for name, size in re.findall(r"(\S+) grid: .* shared_memory: (\d+)", path.read_text()):
+            shared[name] = max(shared.get(name, 0), int(size))
+    return shared

@@ -22,6 +22,7 @@ NO_LAUNCH = frozenset(
         "bitcast",
         "constant",
         "copy-done",
+        "fusion-done",
         "get-tuple-element",
         "opt-barrier",
         "parameter",

@@ -1,5 +1,6 @@
 """What there is to compile: an engine's shapes from a config.json and options, without weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from looped.errors import UsageError
 from looped.executables import Executables, Rung, all_rungs, ladders_for
 from looped.loading import DTYPES
 from looped.models import OuroModel
+from looped.pallas_kernels import AUTO, resolve_backend
 from looped.planning import plan_absent_gpu, plan_scheduler
 from looped.sched import Ladder, LaunchKind, bucket_for
 from looped.state import StateShape
@@ -22,6 +24,9 @@ JAX_MEMORY_SHARE = 0.75
 """Of a GPU's memory, what JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise."""
 ASSUMED_WORKSPACE = 2**29
 """Temporary bytes that the pool leaves free; on a GPU that is there they are measured."""
+
+Step = tuple[str, str, Rung]
+"""Attention backend, form of the layers, and rung."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +83,43 @@ def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Paramet
 def default_rungs(plan: Plan) -> list[Rung]:
     """One of each kind of work: all slots decoding, the common mixed launch, and the widest."""
     recurrent = plan.ladders[LaunchKind.RECURRENT]
-    slots = plan.shape.max_num_seqs
-    mixed = min(slots + plan.shape.chunk_size, recurrent[-1])
-    rungs = [(LaunchKind.RECURRENT, bucket_for(recurrent, rows)) for rows in (slots, mixed)]
+    mixed = min(plan.shape.max_num_seqs + plan.shape.chunk_size, recurrent[-1])
+    rungs = [decode_rung(plan), (LaunchKind.RECURRENT, bucket_for(recurrent, mixed))]
     rungs += [(kind, ladder[-1]) for kind, ladder in plan.ladders.items()]
     return [rung for rung in all_rungs(plan.ladders) if rung in rungs]
+
+
+def decode_rung(plan: Plan) -> Rung:
+    """The recurrent launch with all slots decoding."""
+    ladder = plan.ladders[LaunchKind.RECURRENT]
+    return LaunchKind.RECURRENT, bucket_for(ladder, plan.shape.max_num_seqs)
+
+
+def steps_to_compile(
+    plan: Plan, backends: Sequence[str], forms: Sequence[str], rungs: Sequence[Rung] | None
+) -> list[Step]:
+    """Backend, layer form and rung of each step.
+
+    Both forms launch the same attention kernels, and unrolled layers take five times as long to
+    compile. So where both are asked for and rungs are not, `default_rungs` are for the scanned
+    form, and for what an engine on a GPU launches by default; unrolled layers decode only.
+
+    Args:
+        plan: whose ladders have the rungs.
+        backends: attention backends by name.
+        forms: of the layers.
+        rungs: None: those above; else each with every backend and form.
+    """
+    default_backend = resolve_backend(AUTO, "gpu")
+    steps: list[Step] = []
+    for backend in backends:
+        for form in forms:
+            is_whole = form == "scanned" or "scanned" not in forms or backend == default_backend
+            some = default_rungs(plan) if is_whole else [decode_rung(plan)]
+            steps += [(backend, form, rung) for rung in (some if rungs is None else rungs)]
+    # Steps of the LM head have neither attention nor layers: once is enough.
+    heads = {rung: (backend, form, rung) for backend, form, rung in reversed(steps)}
+    return [step for step in steps if step[2][0].runs_layers or heads[step[2]] == step]
 
 
 def parse_rungs(plan: Plan, texts: list[str]) -> list[Rung]:

@@ -16,12 +16,13 @@ from .checks import (
     launch_aims,
     pool_failures,
     state_failures,
+    unread_failures,
     weight_aims,
 )
 from .embedded import embedded_kernels
 from .floors import Floor, floor_of
 from .hlo import HloModule
-from .kernels import DUMP_OPTION, Assembler, Kernel, read_kernels
+from .kernels import Assembler, Kernel, dump_options, read_kernels
 from .launches import Part, count, launches_of
 from .targets import Target
 
@@ -95,6 +96,8 @@ class CompiledStep:
     aliased_bytes: int
     temporary_bytes: int
     kernels: list[Kernel] | None
+    unread_kernels: list[str]
+    """Launched, but nothing was found to look at."""
 
 
 def compile_step(
@@ -129,7 +132,7 @@ def compile_step(
     others = [launch for launch in launches if launch.part is not Part.ATTENTION]
     attention = [launch for launch in launches if launch.part is Part.ATTENTION]
     layers = [launch for launch in launches if launch.part is not Part.OUTSIDE]
-    num_layers = executables.shape.config.num_layers
+    config = executables.shape.config
     floor = floor_of(executables.shape, rung, context)
     sheet = target.data_sheet
     report = replace(
@@ -138,8 +141,8 @@ def compile_step(
         aliased_bytes=step.aliased_bytes,
         temporary_bytes=step.temporary_bytes,
         # What runs once for all layers is fewer launches than there are layers.
-        launches_per_layer=count(layers) // num_layers if kind.runs_layers else None,
-        launches_in_attention=count(attention) // num_layers if kind.runs_layers else None,
+        launches_per_layer=count(layers) // config.num_layers if kind.runs_layers else None,
+        launches_in_attention=count(attention) // config.num_layers if kind.runs_layers else None,
         num_bytes=sum(launch.num_bytes * launch.times for launch in others),
         floor=floor,
         floor_seconds=floor.seconds(sheet.memory_bandwidth, sheet.bfloat16_flops),
@@ -147,13 +150,14 @@ def compile_step(
     )
     failures = [
         *kernel_failures(step.kernels or [], target.max_shared_bytes),
+        *unread_failures(step.unread_kernels),
         *state_failures(step.module, executables.state_type, step.aliased_bytes),
-        *pool_failures(launches, executables.state_type, step.temporary_bytes),
+        *pool_failures(launches, executables.state_type, config, step.temporary_bytes),
     ]
     is_decode = kind is LaunchKind.RECURRENT and num_rows <= executables.shape.max_num_seqs
     aims = [
         *launch_aims(report.launches_per_layer or 0),
-        *weight_aims(others, executables.shape.config),
+        *weight_aims(others, config),
         *byte_aims(report.bytes_over_floor or 0.0),
     ]
     return replace(report, failures=failures, missed_aims=aims if is_decode else [])
@@ -164,12 +168,14 @@ def _compile(executables: Executables, rung: Rung, assembler: Assembler) -> Comp
         start = time.perf_counter()
         lowered = executables.lower(rung)
         with no_cache_entries():
-            compiled = lowered.compile(compiler_options={DUMP_OPTION: folder})
+            compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
         seconds = time.perf_counter() - start
         module = HloModule(compiled.as_text() or "")
-        kernels = None
+        kernels, unread = None, list[str]()
         if assembler.path is not None:
-            kernels = read_kernels(Path(folder), assembler) + embedded_kernels(module, assembler)
+            dumped, without_ptx = read_kernels(Path(folder), assembler)
+            embedded, without_kernel = embedded_kernels(module, assembler)
+            kernels, unread = dumped + embedded, without_ptx + without_kernel
     memory = compiled.memory_analysis()
     assert memory is not None, "the CUDA plugin says what memory a program needs"
     return CompiledStep(
@@ -178,4 +184,5 @@ def _compile(executables: Executables, rung: Rung, assembler: Assembler) -> Comp
         aliased_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         kernels=kernels,
+        unread_kernels=unread,
     )

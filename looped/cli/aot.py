@@ -31,7 +31,8 @@ def aot(
         typer.Option(
             metavar="KIND:ROWS",
             help="Step to compile, such as recurrent:16; repeatable; `all` for every one. By "
-            "default one for each kind of work.",
+            "default one for each kind of work; of unrolled layers, which compile slowly, only "
+            "decoding, but with the default backend.",
         ),
     ] = None,
     attention_backend: Annotated[
@@ -63,11 +64,11 @@ def aot(
     from looped.aot import (
         Assembler,
         compile_step,
-        default_rungs,
         load_target,
         make_plan,
         parse_rungs,
         remarks_of,
+        steps_to_compile,
         table_of,
         title_of,
     )
@@ -84,13 +85,10 @@ def aot(
         assembler = Assembler(gpu.architecture)
         if assembler.path is None:
             logger.warning("no ptxas: registers and spills are not known; pip install triton")
+        rungs = parse_rungs(plan, bucket) if bucket else None
         steps = [
             (plan.executables(gpu, backend=backend, layers=form), rung)
-            for backend in backends
-            for form in forms
-            for rung in (parse_rungs(plan, bucket) if bucket else default_rungs(plan))
-            # Steps of the LM head have neither attention nor layers: once is enough.
-            if rung[0].runs_layers or (backend, form) == (backends[0], forms[0])
+            for backend, form, rung in steps_to_compile(plan, backends, forms, rungs)
         ]
         reports = []
         for executables, rung in track(steps, f"compiling for {gpu.name}"):

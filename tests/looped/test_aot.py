@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -21,15 +23,17 @@ from looped.aot import (
     load_target,
     make_plan,
     parse_rungs,
+    steps_to_compile,
 )
 from looped.aot.floors import floor_of
 from looped.aot.kernels import find_assembler
 from looped.compile_target import CompileTarget
 from looped.config import ModelConfig
-from looped.engine_config import EngineConfig
+from looped.engine_config import LAYER_FORMS, EngineConfig
 from looped.errors import UsageError
 from looped.executables import Executables
 from looped.models import parameter_shapes
+from looped.pallas_kernels import BACKENDS
 from looped.sched import LaunchKind
 from looped.state import StateShape
 
@@ -74,6 +78,34 @@ def test_a_decode_step_is_compiled_with_its_state_in_place(plan, target, layers)
     assert all(kernel.num_registers > 0 for kernel in report.kernels or ())
 
 
+# What each backend launches in a mixed step, by the names that profilers show; of `xla`, compiled
+# above, nothing is its own.
+KERNELS = {
+    "pallas": {"_decode_kernel", "_prompt_kernel"},
+    "pallas_fused": {"_fused_kernel"},
+    "triton": {"decode_kernel", "prompt_kernel", "finish_kernel"},
+    "triton_fused": {"fused_kernel", "finish_kernel"},
+}
+
+
+@needs_plugin
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "xla"])
+def test_a_whole_step_compiles_with_every_backend_and_its_kernels_are_reported(
+    plan, target, backend
+):
+    if backend.startswith("triton") and find_spec("jax_triton") is None:
+        pytest.skip("jax-triton is not installed: pip install 'looped[aot]'")
+    executables = plan.executables(target, backend=backend, layers="scanned")
+    assembler = Assembler(target.architecture)
+    report = compile_step(executables, (LaunchKind.RECURRENT, 4), target, assembler, 512)
+    assert report.error is None
+    assert not report.failures  # the verdict, but for what is aimed at
+    if assembler.path is None:
+        pytest.skip("the step compiles, but no ptxas is here to look at its kernels")
+    names = {kernel.name for kernel in report.kernels}
+    assert {name for name in names if name.endswith("_kernel")} == KERNELS[backend]
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeepsNothing(CompileTarget):
     """A target whose steps do not take their state over."""
@@ -82,7 +114,7 @@ class KeepsNothing(CompileTarget):
         places = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), types
         )
-        return jax.jit(function).lower(*places)
+        return jax.jit(function).trace(*places).lower(lowering_platforms=("cuda",))
 
 
 @needs_plugin
@@ -99,7 +131,7 @@ def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(plan, targe
     failures = "\n".join(report.failures)
     for name in ("key_pool", "value_pool", "token_marks"):
         assert f"state.{name} of" in failures
-    assert "copies a pool" in failures
+    assert "bytes, a layer of a pool has" in failures
 
 
 @needs_plugin
@@ -128,7 +160,18 @@ def test_a_plan_is_that_of_an_engine_on_that_gpu(target):
         (LaunchKind.SCORE, 128),
         (LaunchKind.PREFILL, 256),
     ]
-    assert len(parse_rungs(plan, ["all"])) == sum(map(len, plan.ladders.values()))
+    steps = steps_to_compile(plan, list(BACKENDS), ["unrolled", "scanned"], None)
+    assert len(steps) == len(set(steps)) == 5 * (1 + 4) + 3 + 2
+    assert {(backend, form) for backend, form, _ in steps} == set(product(BACKENDS, LAYER_FORMS))
+    assert {rung for _, _, rung in steps} == set(default_rungs(plan))
+    for form in LAYER_FORMS:  # alone, each is compiled whole
+        alone = steps_to_compile(plan, ["pallas"], [form], None)
+        assert [rung for _, _, rung in alone] == default_rungs(plan)
+    every = parse_rungs(plan, ["all"])
+    num_layered = sum(kind.runs_layers for kind, _ in every)
+    both = steps_to_compile(plan, ["triton", "pallas"], LAYER_FORMS, every)
+    assert len(both) == len(every) + 3 * num_layered
+    assert len(every) == sum(map(len, plan.ladders.values()))
     for text in ("recurrent:7", "decode:16", "recurrent", "recurrent:-2"):
         with pytest.raises(UsageError, match=re.escape(f"got {text!r}")):
             parse_rungs(plan, [text])

@@ -1,5 +1,6 @@
 """What is read from an optimized program: a short one, by hand, where every number shows."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -12,13 +13,15 @@ from looped.aot.checks import (
     launch_aims,
     pool_failures,
     state_failures,
+    unread_failures,
     weight_aims,
 )
-from looped.aot.embedded import find_ptx, unescape
+from looped.aot.embedded import embedded_kernels, find_ptx, ptx_of, unescape_octal
 from looped.aot.hlo import HloModule
-from looped.aot.kernels import Kernel
+from looped.aot.kernels import Assembler, Kernel, find_assembler, read_kernels
 from looped.aot.launches import Part, count, launches_of
 from looped.config import ModelConfig
+from looped.errors import LoopedError
 from looped.state import DeviceState, StateShape
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -43,20 +46,23 @@ CONFIG = ModelConfig(
 )
 
 
-@pytest.fixture(scope="module")
-def state():
-    """Shapes of a state with pools of 3 MiB."""
-    shape = StateShape(
+def state_shape(num_blocks):
+    return StateShape(
         config=CONFIG,
         dtype=jnp.dtype("bfloat16"),
         kv_dtype=jnp.dtype("bfloat16"),
-        num_blocks=512,
+        num_blocks=num_blocks,
         block_size=16,
         max_num_seqs=4,
         chunk_size=8,
         max_model_len=64,
     )
-    return jax.eval_shape(lambda: DeviceState.zeros(shape))
+
+
+@pytest.fixture(scope="module")
+def state():
+    """Shapes of a state with pools of 3 MiB."""
+    return jax.eval_shape(lambda: DeviceState.zeros(state_shape(num_blocks=512)))
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,32 @@ def test_bytes_are_those_of_what_is_taken_and_set(launches):
     assert launches["kept"].num_bytes == ids + ROWS + ROWS
 
 
+@pytest.mark.parametrize(
+    ("opcode", "shape"),
+    [
+        ("fusion", "((bf16[3,64,64]{2,1,0}, s32[]), bf16[1,64,64]{2,1,0}, u32[])"),
+        ("copy", "(bf16[1,64,64]{2,1,0}, bf16[1,64,64]{2,1,0}, u32[])"),
+    ],
+)
+def test_an_asynchronous_operation_is_one_launch_like_the_same_that_is_not(opcode, shape):
+    """jaxlib from 0.11 on splits operations into a start and an end."""
+    (line,) = re.findall(r"  %weight = .*", PROGRAM)
+    operation = line.replace(" fusion(", f" {opcode}(")
+    start = operation.replace(" bf16[1,64,64]{2,1,0} ", f" {shape} ").replace(
+        f"%weight = {shape} {opcode}(", f"%begun = {shape} {opcode}-start("
+    )
+    pair = f"{start}\n  %weight = bf16[1,64,64]{{2,1,0}} {opcode}-done(%begun)"
+    found = [
+        [
+            (launch.part, launch.times, launch.num_bytes, launch.is_movement)
+            for launch in launches_of(HloModule(PROGRAM.replace(line, text)))
+        ]
+        for text in (operation, pair)
+    ]
+    assert found[0] == found[1]
+    assert (Part.LAYERS, 3, found[0][1][2], True) in found[0]
+
+
 def test_a_copied_weight_is_an_aim_missed_and_counted_with_its_bytes(launches):
     assert [launch.name for launch in launches.values() if launch.is_movement] == ["weight"]
     (aim,) = weight_aims(list(launches.values()), CONFIG)
@@ -108,16 +140,39 @@ def test_every_state_buffer_must_be_aliased(module, state):
     assert lost == "state.survival of 64 bytes is not aliased"
 
 
-def test_a_pool_sized_temporary_or_copy_fails(launches, state):
+def test_a_pool_sized_temporary_fails(launches, state):
     pool = state.key_pool.size * state.key_pool.dtype.itemsize
-    assert not list(pool_failures(list(launches.values()), state, pool - 1))
-    (temporary,) = pool_failures(list(launches.values()), state, pool)
+    assert not list(pool_failures(list(launches.values()), state, CONFIG, pool - 1))
+    (temporary,) = pool_failures(list(launches.values()), state, CONFIG, pool)
     assert f"{pool:,}" in temporary
-    scatter = "fusion(%state.1, %packed.1, %chosen), kind=kInput, calls=%fused_scatter"
-    text = PROGRAM.replace(scatter, "copy(%state.1)").replace("512,64", f"{pool // 128},64")
-    copied = launches_of(HloModule(text))
-    (failure,) = pool_failures(copied, state, 0)
-    assert failure == f"kept copies a pool of {pool:,} bytes"
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_copy_of_a_pool_or_of_one_layer_of_it_fails(state, part):
+    """A third of the pool is one layer of three: what slicing a stacked cache costs."""
+    layer = state.key_pool.size * state.key_pool.dtype.itemsize // CONFIG.num_layers
+
+    def failures(num_rows):
+        scatter = "fusion(%state.1, %packed.1, %chosen), kind=kInput, calls=%fused_scatter"
+        copy = f"dynamic-slice(%state.1, %packed.1), dynamic_slice_sizes={{{num_rows},64}}"
+        copied = PROGRAM.replace("%kept = bf16[512,64]", f"%kept = bf16[{num_rows},64]")
+        module = HloModule(copied.replace(scatter, copy))
+        return list(pool_failures(launches_of(module), state, CONFIG, 0))
+
+    assert not failures(layer // 128 - 1)
+    num_bytes = layer * CONFIG.num_layers // part
+    expected = f"kept copies {num_bytes:,} bytes, a layer of a pool has {layer:,}"
+    assert failures(num_bytes // 128) == [expected]
+
+
+def test_a_copied_weight_is_no_copy_of_a_small_pool(launches):
+    few = jax.eval_shape(lambda: DeviceState.zeros(state_shape(num_blocks=1)))
+    assert few.key_pool.size * 2 // CONFIG.num_layers < WEIGHT
+    assert not [
+        failure
+        for failure in pool_failures(list(launches.values()), few, CONFIG, 0)
+        if "weight" in failure
+    ]
 
 
 def test_spills_and_shared_memory_have_limits():
@@ -152,4 +207,51 @@ def test_ptx_is_found_in_a_serialized_call_with_its_shared_memory():
 
 
 def test_escapes_are_those_of_c():
-    assert unescape(r"x\234\n\"\\0") == b'x\x9c\n"\\0'
+    assert unescape_octal(r"x\234\n\"\\0") == b'x\x9c\n"\\0'
+
+
+# One call each of a step that jaxlib 0.10.2 and 0.12.0.1 compiled for an H200.
+CALLS = ["jax_triton_0.3.hlo", "jax_triton_0.4.hlo"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_are_found_in_what_each_jax_triton_prints(name):
+    module = HloModule((FIXTURES / name).read_text())
+    ((ptx, shared_bytes),) = ptx_of(module.entry.root)
+    assert ptx.startswith("//\n// Generated by LLVM NVPTX Back-End")
+    assert ".target sm_90a" in ptx
+    assert ptx.count(".entry decode_kernel(") == 1
+    assert shared_bytes == 9728
+    if find_assembler() is not None:
+        (kernel,), unread = embedded_kernels(module, Assembler("sm_90a"))
+        assert (kernel.name, kernel.shared_bytes, unread) == ("decode_kernel", 9728, [])
+        assert 8 < kernel.num_registers < 255
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "unknown"),
+    [
+        ("jax_triton_0.3.hlo", "backend_config=", "settings="),
+        ("jax_triton_0.3.hlo", '"x\\234', '"y\\234'),
+        ("jax_triton_0.4.hlo", "opaque = ", "payload = "),
+        ("jax_triton_0.4.hlo", '"x\\9C', '"y\\9C'),
+    ],
+)
+def test_mutation_a_kernel_call_that_cannot_be_read_is_a_failure(name, known, unknown):
+    text = (FIXTURES / name).read_text()
+    assert known in text
+    module = HloModule(text.replace(known, unknown))
+    kernels, unread = embedded_kernels(module, Assembler("sm_90a"))
+    assert not kernels
+    (failure,) = unread_failures(unread)
+    assert failure.startswith("triton_kernel_call.0 launches a kernel of which no PTX was found")
+
+
+def test_a_launched_kernel_without_ptx_is_named(tmp_path):
+    launches = "003: kCustomKernel [source | sink] loop_fusion grid: [1, 1, 1] threads: [4, 1, 1]"
+    path = tmp_path / "module_0001.jit_call.thunk_sequence_after_thunk_passes.txt"
+    path.write_text(f"{launches}  shared_memory: 0 bytes\n")
+    assert read_kernels(tmp_path, Assembler("sm_90a")) == ([], ["loop_fusion"])
+    path.unlink()
+    with pytest.raises(LoopedError, match="list of launches"):
+        read_kernels(tmp_path, Assembler("sm_90a"))
