@@ -28,7 +28,7 @@ demo: $(READY)
 		--exit-threshold 0.3 --min-loops 1 --json
 
 test: $(READY)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
 aot: $(AOT_READY)

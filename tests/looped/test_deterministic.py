@@ -121,7 +121,7 @@ def test_a_request_has_the_same_bits_alone_and_in_any_schedule(tiny_folder, dtyp
 def test_a_deterministic_engine_has_one_program_per_kind(tiny_folder):
     engine = make_engine(tiny_folder, deterministic=True, policy="atomic")
     rungs = all_rungs(ladders_for(engine.scheduler_config, is_deterministic=True))
-    assert rungs == [(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8)]
+    assert rungs == [(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8), (LaunchKind.SCORE, 32)]
     engine.add_request("a", list(range(20)), SamplingParams(max_tokens=2))
     drain(engine)
     prefills = [record for record in engine.runner.records if record.kind is LaunchKind.PREFILL]

@@ -50,7 +50,17 @@ def all_at_once(golden, **options):
 
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("chunk", [1, 3, 7, 16, "all"])
+@pytest.mark.parametrize(
+    "chunk",
+    # Every chunk size compiles a ladder of its own.
+    [
+        1,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(7, marks=pytest.mark.slow),
+        16,
+        "all",
+    ],
+)
 def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
     sizes = (
         {"prefill_chunk_size": 64, "max_num_batched_tokens": 96}
@@ -100,7 +110,12 @@ def test_all_prompts_at_once_through_the_kernels_in_their_interpreter(golden, ba
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
     ("block_size", "prefix_caching", "incremental_kv"),
-    [(4, True, False), (4, False, True), (16, True, True), (16, False, False)],
+    [
+        pytest.param(4, True, False, marks=pytest.mark.slow),
+        pytest.param(4, False, True, marks=pytest.mark.slow),
+        (16, True, True),
+        (16, False, False),
+    ],
 )
 def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, block_size):
     engine = all_at_once(

@@ -39,6 +39,7 @@ def test_scanned_layers_give_the_goldens(golden, policy):
         assert list(completion.exit_depths) == run["exit_depths"]
 
 
+@pytest.mark.slow
 def test_both_forms_keep_the_same_keys_and_values(square_golden):
     pools = {}
     for layers in LAYER_FORMS:
@@ -155,6 +156,7 @@ def test_scanned_layers_take_samples_and_scores(tiny_folder):
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_the_command_takes_either_form_and_refuses_others(square_golden):
     options = ("generate", "--model", square_golden.folder, "--prompt-ids", "5,6,7", "--json")
     options += ("--max-tokens", 4, "--layers")

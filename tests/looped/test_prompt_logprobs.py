@@ -115,17 +115,6 @@ def test_nothing_is_compiled_after_warm_up(square_golden):
     assert engine.stats().num_compilations == num_compilations
 
 
-def test_a_closed_set_compiles_the_score_only_where_it_is_asked_for(square_golden):
-    def rungs(*, has_scores):
-        engine = make_engine(square_golden.folder, max_model_len=80)
-        engine.runner.executables._compiled.clear()
-        engine.warm_up([5], has_scores=has_scores)
-        return {kind for kind, _ in engine.runner.executables.compiled_rungs}
-
-    assert LaunchKind.SCORE not in rungs(has_scores=False)
-    assert LaunchKind.SCORE in rungs(has_scores=True)
-
-
 def test_scores_do_not_depend_on_chunk_policy_or_neighbours_in_deterministic_mode(square_golden):
     def scores(prompts, **options):
         engine = make_engine(square_golden.folder, deterministic=True, **options)

@@ -45,6 +45,7 @@ def compiled_kernels(*configuration, **sizes):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "dtype", "head_dim"), CONFIGURATIONS)
 def test_every_kernel_compiles_within_the_limits_of_its_gpu(architecture, dtype, head_dim):
     kernels = compiled_kernels(architecture, dtype, head_dim)

@@ -388,7 +388,7 @@ class Run:
 
 
 @settings(
-    max_examples=1500,
+    max_examples=1000,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

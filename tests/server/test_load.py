@@ -136,7 +136,8 @@ def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers):
         assert not service._owners
         assert not service._texts._streams
         sizes.append(resident_bytes())
-    assert sizes[-1] - sizes[0] < 24 * 2**20, sizes
+    # The first wave fills arenas and caches that stay.
+    assert sizes[-1] - sizes[1] < 16 * 2**20, sizes
     # The next one is answered as if nobody had been there.
     (prompt, seed), (text, _) = CASES[0], answers[0]
     body = {"prompt": prompt, "seed": seed, "max_tokens": MAX_TOKENS, "ignore_eos": True}

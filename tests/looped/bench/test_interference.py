@@ -28,6 +28,7 @@ def measured(tmp_path_factory, tiny_folder):
     return folder, done
 
 
+@pytest.mark.slow
 def test_a_real_run_is_valid_and_mixes(measured):
     folder, done = measured
     assert done.returncode == 0, done.stderr
@@ -40,6 +41,7 @@ def test_a_real_run_is_valid_and_mixes(measured):
     assert done.stdout == (folder / "result.md").read_text()
 
 
+@pytest.mark.slow
 def test_exits_are_recorded_once_and_replayed(measured):
     folder, _ = measured
     (result,) = read_benchmark(folder).results
@@ -57,6 +59,7 @@ def test_exits_are_recorded_once_and_replayed(measured):
         )
 
 
+@pytest.mark.slow
 def test_the_result_can_be_worked_out_again(measured):
     folder, done = measured
     again = looped("bench", "report", folder, "--no-plots")
@@ -71,6 +74,7 @@ def test_the_result_can_be_worked_out_again(measured):
     assert values["command"].startswith("looped bench interference")
 
 
+@pytest.mark.slow
 def test_pictures_of_a_benchmark(measured, tmp_path):
     folder = shutil.copytree(measured[0], tmp_path / "copy")
     looped("bench", "report", folder)
@@ -79,6 +83,7 @@ def test_pictures_of_a_benchmark(measured, tmp_path):
     assert {f"{name}-gantt.png" for name in ARMS} <= names
 
 
+@pytest.mark.slow
 def test_a_broken_rule_makes_the_command_fail_and_is_named(measured, tmp_path):
     folder = shutil.copytree(measured[0], tmp_path / "copy")
     for log in folder.glob("*/process1-*.jsonl.gz"):
@@ -102,6 +107,7 @@ def test_a_benchmark_needs_five_pairs_in_two_processes():
             rounds_of(pairs, processes)
 
 
+@pytest.mark.slow
 def test_mistakes_are_found_before_anything_is_made(tiny_folder, tmp_path, measured):
     def refused(*options):
         done = looped(

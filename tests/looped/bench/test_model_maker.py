@@ -85,6 +85,7 @@ def test_the_tokenizer_gives_any_text_back(tiny):
     assert tokenizer.encode_chat([{"role": "user", "content": "x"}])[0] == 1
 
 
+@pytest.mark.slow
 def test_it_runs_and_its_gate_spreads_exits_over_the_loops(tiny):
     llm = LLM(str(tiny), max_num_seqs=4, max_model_len=64, max_num_batched_tokens=32)
     params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=1.0, seed=1)
