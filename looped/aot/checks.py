@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from looped.config import ModelConfig
-from looped.pallas_kernels.triton_report import SPILL_LIMIT
+from looped.pallas_kernels import SPILL_LIMIT
 from looped.state import DeviceState
 
 from .hlo import HloModule

@@ -9,6 +9,7 @@ from engines import SMALL, check_idle, complete, drain, loaded_model, make_engin
 from failures import InjectedError, fail_once
 
 from looped.engine import LLMEngine
+from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
 from looped.loading import load_folder
 from looped.runner import Runner
@@ -357,6 +358,7 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
             {"attention_backend": "triton_fused"},
             "triton_fused runs on an NVIDIA GPU, and JAX has found cpu only; leave it out",
         ),
+        ({"layers": "scanned"}, "layers scanned was asked for, but the model was loaded unrolled"),
         ({"min_loops": 3, "max_loops": 2}, r"min_loops must be in 1\.\.2"),
         ({"min_loops": 5}, r"min_loops must be in 1\.\.4"),
         ({"max_loops": 5}, r"max_loops must be in 1\.\.4"),
@@ -396,3 +398,8 @@ def test_an_interpreted_attention_backend_is_logged_once_by_name(tiny_folder, ca
     LLMEngine(loaded_model(tiny_folder), replace(SMALL, attention_backend="pallas_fused"))
     (record,) = [record for record in caplog.records if "interpreter" in record.message]
     assert "pallas_fused runs in the Pallas interpreter" in record.message
+
+
+def test_a_form_of_the_layers_that_is_none_is_refused_by_name():
+    with pytest.raises(UsageError, match="layers must be one of unrolled, scanned; got 'rolled'"):
+        EngineConfig(layers="rolled")

@@ -18,17 +18,8 @@ pytestmark = pytest.mark.skipif(
     reason="triton is not installed; pip install -e '.[dev]' has it on Linux",
 )
 
-# What the default suite compiles; the rest is slow. Together they are every shipped configuration.
-DEFAULT = [
-    ("sm_80", "bfloat16", 128),
-    ("sm_90", "bfloat16", 128),
-    ("sm_90", "float32", 64),
-]
 DTYPES, HEAD_DIMS = ("bfloat16", "float16", "float32"), (64, 80, 96, 128, 256)
-CONFIGURATIONS = [
-    pytest.param(*names, marks=[] if names in DEFAULT else [pytest.mark.slow])
-    for names in ((a, t, d) for a in ARCHITECTURES for t in DTYPES for d in HEAD_DIMS)
-]
+CONFIGURATIONS = [(a, t, d) for a in ARCHITECTURES for t in DTYPES for d in HEAD_DIMS]
 KERNELS = {"decode_kernel", "prompt_kernel", "fused_kernel", "finish_kernel", "write_kernel"}
 
 
