@@ -78,4 +78,6 @@ def field_names(body: GenerationFields) -> dict[str, str]:
     names = {name: name for name in type(body).model_fields}
     if getattr(body, "max_completion_tokens", None) is not None:
         names["max_tokens"] = "max_completion_tokens"
+    if "prompt" in names:  # a completion's `logprobs` are its prompt's, too
+        names["prompt_logprobs"] = "logprobs"
     return names

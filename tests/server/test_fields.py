@@ -118,6 +118,18 @@ def test_completions_name_the_field_that_is_wrong(live, field, value):
     check_refused(live, "/v1/completions", body, field)
 
 
+BAD_WITH_ECHO = [
+    ("logprobs", 25, 16),
+    ("logprobs", 25, 0),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "max_tokens"), BAD_WITH_ECHO)
+def test_what_an_echo_makes_of_a_field_is_blamed_on_the_field(live, field, value, max_tokens):
+    body = {"prompt": "x", "echo": True, "max_tokens": max_tokens, field: value}
+    check_refused(live, "/v1/completions", body, field)
+
+
 @pytest.mark.parametrize(("field", "value"), BAD_OF_BOTH + BAD_OF_CHAT)
 def test_chat_names_the_field_that_is_wrong(live, field, value):
     body = {**CHAT, "max_tokens": 16, field.split("[")[0]: value}
