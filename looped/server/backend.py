@@ -70,6 +70,7 @@ class Backend:
             body,
             has_priorities=self._has_priorities,
             has_exit_modes=self.config.allow_exit_mode,
+            check_stop=self.service.check_stop,
             **chosen,
         )
 

@@ -169,6 +169,10 @@ class Service:
         options = [self._texts.register(name, params) for name in generation.engine_ids]
         await generation.submit(prompts, options)
 
+    def check_stop(self, params: SamplingParams) -> None:
+        """UsageError for stop texts that cannot be found."""
+        self._texts.check_stop(params)
+
     def deliver(self, report: Report) -> None:
         """Takes a report of the engine's thread, on the event loop."""
         if isinstance(report, StateReport):

@@ -121,6 +121,12 @@ def test_completions_name_the_field_that_is_wrong(live, field, value):
 BAD_WITH_ECHO = [
     ("logprobs", 25, 16),
     ("logprobs", 25, 0),
+    ("stop", "", 0),
+    ("stop", ["a"] * 17, 0),
+    ("stop", "<|im_end|>", 0),
+    ("include_stop_str_in_output", True, 0),
+    ("min_tokens", 1, 0),
+    ("n", 2, 0),
 ]
 
 
@@ -128,6 +134,13 @@ BAD_WITH_ECHO = [
 def test_what_an_echo_makes_of_a_field_is_blamed_on_the_field(live, field, value, max_tokens):
     body = {"prompt": "x", "echo": True, "max_tokens": max_tokens, field: value}
     check_refused(live, "/v1/completions", body, field)
+
+
+def test_what_is_of_no_use_to_a_score_changes_nothing(live):
+    body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 2}
+    more = {"stop": ["h", "l"], "include_stop_str_in_output": True}
+    scored = [live.post("/v1/completions", fields).json() for fields in (body, {**body, **more})]
+    assert scored[0]["choices"] == scored[1]["choices"]
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_OF_BOTH + BAD_OF_CHAT)
