@@ -29,6 +29,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
     from looped.llm import LLM
+    from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
     llm = LLM(
@@ -38,4 +39,5 @@ def serve(
         eos_token_ids=eos_token_id or None,
         config=engine_config,
     )
-    run(llm, server_config)
+    if run(llm, server_config):
+        leave_at_once()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,9 +28,9 @@ OPTIONS = ["--port", "0", *(str(word) for option in SIZES.items() for word in op
 
 
 @contextlib.contextmanager
-def process(*arguments, env=None, cwd=None):
+def process(*arguments, env=None, cwd=None, command=COMMAND):
     with subprocess.Popen(
-        [*COMMAND, "serve", *map(str, arguments)],
+        [*command, "serve", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,10 +47,19 @@ def url_of(running):
     """Waits for the line that says where the server listens; the rest is read in a thread."""
     for line in running.stderr:
         if found := re.search(r"http://[\d.]+:\d+", line):
-            drain = threading.Thread(target=running.stderr.read, daemon=True)
-            drain.start()
+            running.said = []
+            running.reader = threading.Thread(
+                target=lambda: running.said.extend(running.stderr), daemon=True
+            )
+            running.reader.start()
             return found[0]
     raise AssertionError("the server did not start")
+
+
+def rest_of(running):
+    """What the process said after that line, once it has ended."""
+    running.reader.join(10)
+    return "".join(running.said)
 
 
 def wait_ready(url, **options):
@@ -126,7 +136,72 @@ def test_a_signal_during_the_warm_up_is_no_failure(tiny_folder, tmp_path):
         url = url_of(running)
         assert httpx.get(url + "/health").status_code == 503
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0
+        assert running.wait(10) == 0
+
+
+ENDLESS_WARM_UP = """
+import time
+from looped.engine import LLMEngine
+from looped.server import service
+service.SECONDS_TO_JOIN = 60.0
+LLMEngine.warm_up = lambda engine, **options: time.sleep(60)
+"""
+
+
+def test_a_second_signal_leaves_the_warm_up_at_once(tiny_folder, tmp_path):
+    command = [COMMAND[0], "-c", ENDLESS_WARM_UP + COMMAND[2]]
+    with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path, command=command) as running:
+        url = url_of(running)
+        assert httpx.get(url + "/health").json()["status"] == "starting"
+        running.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(2)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(5) == 0
+        assert "still compiling" in rest_of(running)
+
+
+def test_a_second_signal_leaves_the_compiler_at_once(tiny_folder, tmp_path):
+    """Python must not be taken down under the compiler, which would crash."""
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla")}
+    with process("--model", tiny_folder, *OPTIONS, env=environment, cwd=tmp_path) as running:
+        url_of(running)
+        time.sleep(1.0)  # into the first compilations
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0
+
+
+@pytest.mark.parametrize("drain_timeout", [0, 1])
+def test_the_drain_timeout_is_the_end_of_it(tiny_folder, tmp_path, drain_timeout):
+    """Whatever is under way, and though one client reads nothing."""
+    options = (*OPTIONS, "--drain-timeout", drain_timeout)
+    body = {"prompt": "x", "max_tokens": 240, "n": 100, "ignore_eos": True, "stream": True}
+    with process("--model", tiny_folder, *options, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        port = int(url.rpartition(":")[2])
+        with (
+            socket.create_connection(("127.0.0.1", port)) as silent,
+            httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as response,
+        ):
+            content = json.dumps(body | {"logprobs": 20}).encode()
+            silent.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+            )
+            lines = (line for line in response.iter_lines() if line)
+            for _ in range(200):
+                next(lines)
+            running.send_signal(signal.SIGTERM)
+            started = time.monotonic()
+            said = list(lines)
+            assert running.wait(30) == 0
+            assert time.monotonic() - started < drain_timeout + 5
+        assert said[-1] == "data: [DONE]"
+        assert json.loads(said[-2].removeprefix("data: "))["error"]["code"] is None
+        assert "leaving without it" not in rest_of(running)
 
 
 def test_the_key_may_come_from_the_environment(tiny_folder, tmp_path):
