@@ -10,12 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import fields
 
 import httpx
 import pytest
 
+from looped.engine_config import EngineConfig
+from looped.launch_events import EndEvent, LaunchEvent
+from looped.launch_log import read_launch_log
 from looped.llm import LLM
 from looped.sampling_params import SamplingParams
+from looped.server.config import ServerConfig
 
 COMMAND = [sys.executable, "-c", "from looped.cli import main; main()"]
 SIZES = {
@@ -229,6 +234,7 @@ def run(*arguments):
         (("--api-key", ""), "api_key must not be empty"),
         (("--exit-mode", "trace"), "exit_mode trace"),
         (("--max-num-seqs", "0"), "max_num_seqs"),
+        (("--launch-log-waits",), "add --launch-log FILE"),
     ],
 )
 def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, arguments, said):
@@ -238,20 +244,39 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, argume
     assert "Traceback" not in done.stderr
 
 
+PER_REQUEST = """
+    --chat --exit-trace --frequency-penalty --ignore-eos --include-stop-str-in-output --json
+    --logit-bias --logprobs --max-tokens --min-p --min-tokens --n --presence-penalty --prompt-ids
+    --prompt-logprobs --prompt-logprobs-every-loop --repetition-penalty --requests --seed --stop
+    --temperature --top-k --top-p
+"""
+"""Flags of `looped generate` that are about its requests or its output."""
+
+
 def test_every_engine_option_of_generate_is_one_of_serve():
     def flags(command):
         text = subprocess.run(
             [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
         ).stdout
-        return set(re.findall(r"--[a-z-]+", text))
+        return set(re.findall(r"^ +(--[a-z-]+)", text, re.MULTILINE))
 
-    from dataclasses import fields
+    generate, serve = flags("generate"), flags("serve")
+    assert generate - serve == set(PER_REQUEST.split())
+    names = {field.name for config in (EngineConfig, ServerConfig) for field in fields(config)}
+    assert {"--" + name.replace("_", "-") for name in names} | {"--launch-log"} <= serve
 
-    from looped.engine_config import EngineConfig
-    from looped.server.config import ServerConfig
 
-    names = {"--" + field.name.replace("_", "-") for field in fields(EngineConfig)}
-    assert names <= flags("generate")
-    assert names | {"--" + field.name.replace("_", "-") for field in fields(ServerConfig)} <= flags(
-        "serve"
-    )
+def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):
+    log = tmp_path / "log.jsonl"
+    options = (*OPTIONS, "--launch-log", log, "--launch-log-waits")
+    with process("--model", tiny_folder, *options, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        body = {"prompt": "x", "max_tokens": 7, "ignore_eos": True}
+        assert httpx.post(url + "/v1/completions", json=body, timeout=60).status_code == 200
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+    events = read_launch_log(log).events
+    launches = [event for event in events if isinstance(event, LaunchEvent)]
+    assert sum(len(launch.tokens) for launch in launches) == 7
+    assert isinstance(events[-1], EndEvent)
