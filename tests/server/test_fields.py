@@ -196,6 +196,17 @@ def test_a_body_that_is_no_json_is_refused(live):
             assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("given", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_of_another_type_is_told_which_one(live, given):
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        headers = {} if given is None else {"Content-Type": given}
+        response = live.post(path, content=b'{"prompt": "x"}', headers=headers)
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert "application/json" in message
+        assert (given or "none") in message
+
+
 def test_a_prompt_that_is_too_long_says_by_how_much(live):
     error = live.post("/v1/completions", {"prompt": [7] * 250}).json()["error"]
     assert error["code"] == "context_length_exceeded"
