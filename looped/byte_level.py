@@ -10,6 +10,9 @@ _BYTES = {chr(byte): byte for byte in _PRINTED} | {
     chr(0x100 + number): byte for number, byte in enumerate(_HIDDEN)
 }
 
+ALPHABET = frozenset(_BYTES)
+"""All 256."""
+
 
 def spelled_bytes(token: str) -> bytes | None:
     """The bytes that a token of the vocabulary spells; None for a character of another alphabet."""

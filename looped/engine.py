@@ -124,6 +124,7 @@ class LLMEngine:
             config,
             eos_token_ids=self._eos_token_ids,
             executables=self.runner.executables,
+            observer=self._observer,
         )
 
     def warm_up(

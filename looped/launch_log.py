@@ -12,6 +12,7 @@ loses the last of them; a cut last line is dropped with a warning when the log i
 import gzip
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -83,16 +84,24 @@ class LaunchLogWriter:
             "meta": meta or {},
         }
         self._lines = [_encode(header)]
+        self._is_closed = False
+        self._lock = threading.Lock()
+        """A server may close the log while its engine's thread is still in a launch."""
 
     def write(self, event: LogEvent) -> None:
-        """Adds one line; does nothing after a failure."""
-        if self.failure is None:
-            self._lines.append(_encode(event_to_json(event)))
-            if len(self._lines) >= LINES_KEPT:
-                self.flush()
+        """Adds one line; does nothing after a failure, or after the end."""
+        with self._lock:
+            if self.failure is None and not self._is_closed:
+                self._lines.append(_encode(event_to_json(event)))
+                if len(self._lines) >= LINES_KEPT:
+                    self._flush()
 
     def flush(self) -> None:
         """Writes what was held back. A failure is logged once and kept in `failure`."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         text = "".join(f"{line}\n" for line in self._lines)
         self._lines.clear()
         try:
@@ -104,14 +113,16 @@ class LaunchLogWriter:
             self._fail(error)
 
     def close(self) -> None:
-        """Writes the rest. Nothing may be written afterwards."""
-        if self.failure is None:
-            self.flush()
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._fail(error)
+        """Writes the rest; what comes afterwards is dropped."""
+        with self._lock:
+            self._is_closed = True
+            if self.failure is None:
+                self._flush()
+            if self._file is not None:
+                try:
+                    self._file.close()
+                except OSError as error:
+                    self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         if self.failure is None:

@@ -51,7 +51,7 @@ class TextOutputs:
             UsageError: for stop strings that cannot be found, or an id that is in use; nothing has
                 changed.
         """
-        self._check_stop(params)
+        self.check_stop(params)
         if request_id in self._streams:
             raise UsageError(f"request id {request_id!r} is in use")
         self._streams[request_id] = {
@@ -137,7 +137,8 @@ class TextOutputs:
             min_tokens=params.min_tokens,
         )
 
-    def _check_stop(self, params: SamplingParams) -> None:
+    def check_stop(self, params: SamplingParams) -> None:
+        """UsageError for stop strings that cannot be found."""
         if not params.stop:
             return
         if self._tokenizer is None:

@@ -1,7 +1,9 @@
 """Text to token ids and back, with a checkpoint's own tokenizer, chat template and stop ids."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +11,7 @@ from typing import Any, Self
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import ByteLevel
 
-from .byte_level import spelled_bytes
+from .byte_level import ALPHABET, spelled_bytes
 from .chat import ChatTemplate, find_template
 from .config import read_json
 from .errors import LoopedError
@@ -78,9 +80,37 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids of a conversation in the checkpoint's template, ready for the answer."""
+        return self.encode(self.render_chat(messages))
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+        """The text that `encode_chat` encodes."""
         if self._template is None:
             raise LoopedError("this checkpoint has no chat template; leave out --chat")
-        return self.encode(self._template.render(messages))
+        return self._template.render(messages)
+
+    @cached_property
+    def most_characters_per_token(self) -> int | None:
+        """No text is longer than so many characters for each of its tokens.
+
+        None where that is not known: a vocabulary that is not a byte-level one, or steps before it
+        that may drop a part of the text.
+        """
+        settings = json.loads(self._fast.to_str())
+        vocabulary = self._fast.get_vocab(with_added_tokens=False)
+        added = self._fast.get_added_tokens_decoder().values()
+        normalizer = (settings["normalizer"] or {"type": None})["type"]
+        if (
+            settings["model"]["type"] != "BPE"
+            or normalizer not in (None, "NFC")
+            or settings["truncation"] is not None
+            or not _keeps_all_text(settings["pre_tokenizer"])
+            or not vocabulary.keys() >= ALPHABET
+            or any(token.lstrip or token.rstrip for token in added)
+        ):
+            return None
+        longest = max(map(len, [*vocabulary, *(token.content.encode() for token in added)]))
+        # Composing makes one character of up to four.
+        return 4 * longest if normalizer == "NFC" else longest
 
     @property
     def chat_end_token_ids(self) -> frozenset[int]:
@@ -146,6 +176,20 @@ def _mended(spelled: Sequence[str]) -> Iterator[str]:
             yield from (f"<0x{byte:02X}>" for byte in whole)
         else:
             yield from run
+
+
+def _keeps_all_text(pre_tokenizer: dict[str, Any] | None) -> bool:
+    """Whether what comes before a byte-level vocabulary drops nothing, and ends in bytes."""
+    steps = [pre_tokenizer or {"type": None}]
+    if steps[0]["type"] == "Sequence":
+        steps = steps[0]["pretokenizers"]
+    types = [step["type"] for step in steps]
+    return (
+        bool(types)
+        and types[-1] == "ByteLevel"
+        and set(types) <= {"ByteLevel", "Digits", "Split"}
+        and all(step.get("behavior") != "Removed" for step in steps)
+    )
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

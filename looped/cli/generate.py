@@ -18,6 +18,7 @@ from .interrupts import interruptible
 from .options import (
     LaunchLogFile,
     LaunchLogWaits,
+    check_launch_log,
     refuse_whole_prompts,
     with_config_options,
 )
@@ -114,8 +115,7 @@ def generate(
     from looped.request_file import read_exit_trace, read_requests, with_trace
     from looped.sampling_params import SamplingParams
 
-    if launch_log_waits and launch_log is None:
-        raise UsageError("--launch-log-waits is about a launch log; add --launch-log FILE")
+    check_launch_log(launch_log, waits=launch_log_waits)
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
     for file in (requests, exit_trace):

@@ -88,6 +88,12 @@ def _options_of(config: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
+def check_launch_log(file: Path | None, *, waits: bool) -> None:
+    """UsageError for an option about a launch log without one."""
+    if waits and file is None:
+        raise UsageError("--launch-log-waits is about a launch log; add --launch-log FILE")
+
+
 def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
     """UsageError for a score of every loop under a policy whose launches run all loops at once."""
     from looped.sched import policy_named

@@ -8,7 +8,7 @@ from looped.engine_config import EngineConfig
 from looped.server.config import ServerConfig
 
 from .checkpoints import Dtype
-from .options import with_config_options
+from .options import LaunchLogFile, LaunchLogWaits, check_launch_log, with_config_options
 
 
 @with_config_options(server_config=ServerConfig, engine_config=EngineConfig)
@@ -24,18 +24,27 @@ def serve(
     eos_token_id: Annotated[
         list[int] | None, typer.Option(help="Stop at these ids instead of the checkpoint's.")
     ] = None,
+    launch_log: LaunchLogFile = None,
+    launch_log_waits: LaunchLogWaits = False,
     server_config: ServerConfig,
     engine_config: EngineConfig,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
+    from looped.launch_log import recording
     from looped.llm import LLM
+    from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
-    llm = LLM(
-        model,
-        dtype=dtype,
-        num_loops=num_loops,
-        eos_token_ids=eos_token_id or None,
-        config=engine_config,
-    )
-    run(llm, server_config)
+    check_launch_log(launch_log, waits=launch_log_waits)
+    with recording(launch_log, waits_for_device=launch_log_waits) as observer:
+        llm = LLM(
+            model,
+            dtype=dtype,
+            num_loops=num_loops,
+            eos_token_ids=eos_token_id or None,
+            config=engine_config,
+            observer=observer,
+        )
+        has_threads = run(llm, server_config)
+    if has_threads:
+        leave_at_once()

@@ -5,6 +5,7 @@
     service, generation           the event loop's side: who waits for what, limits, draining
     schema, sampling              what a request may say, and what it means to the engine
     completions, chat, logprobs   the two ways to answer
+    text_work                     the threads that tokenise
     tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus
     errors, middleware, streams   the protocol's forms: errors, keys, limits, events
     app, run                      all of it together; a process that stops as it should

@@ -52,12 +52,13 @@ def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
+        backend.text_work.stop()
         await service.stop()
 
     app = FastAPI(
         title="looped", version=version("looped"), description=DESCRIPTION, lifespan=lifespan
     )
-    app.state.service = service
+    app.state.service, app.state.text_work = service, backend.text_work
     for router in (
         completions.make_router(backend),
         chat.make_router(backend),

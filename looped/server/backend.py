@@ -1,9 +1,8 @@
 """What the routes share: the model's facts, its tokenizer, and a way to the engine."""
 
-import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from looped.errors import LoopedError, UsageError
@@ -18,6 +17,9 @@ from .responses import PromptTokensDetails, Usage
 from .sampling import to_params
 from .schema import GenerationFields, Message
 from .service import Service
+from .text_work import TextWork
+
+T = TypeVar("T")
 
 
 class Backend:
@@ -47,6 +49,10 @@ class Backend:
         self._has_priorities = scheduler.scheduling_policy == "priority"
         self._llm = llm
         self.tokenizer = service.tokenizer
+        self.text_work = TextWork(
+            most_short_jobs=config.max_concurrent_requests, seconds=config.request_timeout
+        )
+        self._most_characters = self.tokenizer.most_characters_per_token
 
     def check_model(self, name: str | None) -> None:
         """ApiError (404) unless the name is the served model's, or nothing."""
@@ -64,6 +70,7 @@ class Backend:
             body,
             has_priorities=self._has_priorities,
             has_exit_modes=self.config.allow_exit_mode,
+            check_stop=self.service.check_stop,
             **chosen,
         )
 
@@ -92,40 +99,78 @@ class Backend:
             num_tokens: fewest tokens to follow: 1, or 0 where prompts are only scored.
         """
         longest = max(map(len, prompts))
-        limit = self.config.max_prompt_tokens
-        reason = "--max-prompt-tokens"
-        if limit is None or limit > self.max_model_len - num_tokens:
-            limit = self.max_model_len - num_tokens
-            reason = f"max_model_len is {self.max_model_len}"
+        limit, reason = self._prompt_limit(num_tokens)
         if longest > limit:
-            raise ApiError(
-                400,
-                f"{field} must have at most {limit} tokens ({reason}), got {longest}",
-                param=field,
-                code="context_length_exceeded",
-            )
+            raise too_long(field, limit, reason, str(longest))
         for prompt in prompts:
             self.check_ids(prompt, field)
+
+    def check_texts(self, texts: Sequence[str], field: str, *, num_tokens: int) -> None:
+        """ApiError for a text that is too long whatever its tokens are: none is encoded in vain.
+
+        Args:
+            texts: what is to be encoded.
+            field: the field that they come from.
+            num_tokens: as of `check_prompts`.
+        """
+        if self._most_characters is None:
+            return
+        limit, reason = self._prompt_limit(num_tokens)
+        fewest = -(-max(map(len, texts), default=0) // self._most_characters)
+        if fewest > limit:
+            raise too_long(field, limit, reason, f"at least {fewest}")
+
+    def _prompt_limit(self, num_tokens: int) -> tuple[int, str]:
+        """The most tokens of a prompt that so many follow, and what says so."""
+        limit = self.config.max_prompt_tokens
+        if limit is None or limit > self.max_model_len - num_tokens:
+            return self.max_model_len - num_tokens, f"max_model_len is {self.max_model_len}"
+        return limit, "--max-prompt-tokens"
 
     def now(self) -> int:
         """Seconds since 1970, for `created`."""
         return int(time.time())
 
-    async def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Token ids of texts as they are; in a helper thread, for they may be long."""
-        return await asyncio.to_thread(lambda: [tuple(self.tokenizer.encode(t)) for t in texts])
+    async def encode(
+        self, texts: Sequence[str], field: str, *, num_tokens: int
+    ) -> list[tuple[int, ...]]:
+        """Token ids of prompts as they are, in a helper thread; arguments of `check_texts`.
 
-    async def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation in the checkpoint's template.
+        Raises:
+            ApiError: one is too long, or too much is being encoded.
+        """
+        if not texts:
+            return []
+        self.check_texts(texts, field, num_tokens=num_tokens)
+        return await self.text_work.run(
+            sum(map(len, texts)), lambda: [tuple(self.tokenizer.encode(text)) for text in texts]
+        )
+
+    async def with_chat_text(self, messages: Sequence[Message], work: Callable[[str], T]) -> T:
+        """Does something, in a helper thread, with a conversation in the checkpoint's template.
 
         Raises:
             ApiError: there is no template, or it refuses the messages.
         """
         turns = [message.for_template() for message in messages]
-        try:
-            return tuple(await asyncio.to_thread(self.tokenizer.encode_chat, turns))
-        except LoopedError as error:
-            raise ApiError(400, str(error), param="messages") from None
+
+        def job() -> T:
+            try:
+                text = self.tokenizer.render_chat(turns)
+            except LoopedError as error:
+                raise ApiError(400, str(error), param="messages") from None
+            return work(text)
+
+        return await self.text_work.run(sum(len(turn["content"]) for turn in turns), job)
+
+    async def encode_chat(self, messages: Sequence[Message], field: str) -> tuple[int, ...]:
+        """Token ids of a conversation that one token or more follows; errors as of `encode`."""
+
+        def encode(text: str) -> tuple[int, ...]:
+            self.check_texts([text], field, num_tokens=1)
+            return tuple(self.tokenizer.encode(text))
+
+        return await self.with_chat_text(messages, encode)
 
     def room_for_output(self, num_prompt_tokens: int) -> int:
         """Tokens that can follow a prompt; at least 1, so that what is too long is refused."""
@@ -163,6 +208,16 @@ class Backend:
             raise bad_field(str(error), fields, default=prompt_field) from None
         except LoopedError as error:
             raise ApiError(503, str(error)) from None
+
+
+def too_long(field: str, limit: int, reason: str, got: str) -> ApiError:
+    """A prompt has more tokens than it may."""
+    return ApiError(
+        400,
+        f"{field} must have at most {limit} tokens ({reason}), got {got}",
+        param=field,
+        code="context_length_exceeded",
+    )
 
 
 class UsageCounter:

@@ -79,7 +79,7 @@ class ChatExchange(Exchange):
         self._num_sent: dict[int, int] = {}
 
     async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
-        prompt = await self.backend.encode_chat(self._messages)
+        prompt = await self.backend.encode_chat(self._messages, self.prompt_field)
         self.backend.check_prompts([prompt], self.prompt_field, num_tokens=1)
         room = self.backend.room_for_output(len(prompt))
         max_tokens = self._max_tokens or max(room, self._params.min_tokens)

@@ -82,11 +82,11 @@ class CompletionExchange(Exchange):
 
     async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
         texts = [prompt for prompt in self._prompts if isinstance(prompt, str)]
-        encoded = iter(await self.backend.encode(texts))
+        num_tokens = min(self._params.max_tokens, 1)
+        encoded = iter(await self.backend.encode(texts, self.prompt_field, num_tokens=num_tokens))
         self._token_ids = [
             next(encoded) if isinstance(prompt, str) else prompt for prompt in self._prompts
         ]
-        num_tokens = min(self._params.max_tokens, 1)
         self.backend.check_prompts(self._token_ids, self.prompt_field, num_tokens=num_tokens)
         if self._is_echo:
             decode = self.backend.tokenizer.decode

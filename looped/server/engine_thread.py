@@ -110,13 +110,16 @@ class EngineThread:
         """Queues a command; safe from any thread, and at once."""
         self._commands.put(command)
 
-    def stop(self, timeout: float) -> bool:
+    def stop(self) -> None:
         """Ends the thread after the launch or the compilation under way; what is left unfinished is
-        not answered. Waits for so many seconds, and returns whether it has ended."""
+        not answered. Waits for nothing."""
         self._is_stopping.set()
         self._commands.put(Stop())
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -92,6 +92,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: Request, error: RequestValidationError) -> JSONResponse:
+        if isinstance(error.body, bytes):  # it was not parsed
+            given = request.headers.get("content-type")
+            got = "none" if given is None else ascii(given[:100])
+            message = f"the body must be JSON: expected Content-Type: application/json, got {got}"
+            return ApiError(400, message).to_response()
         return from_validation(error.errors()).to_response()
 
     @app.exception_handler(HTTPException)

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 from typing import Any
+from uuid import uuid4
 
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -17,6 +18,7 @@ def make_router(backend: Backend, metrics: Metrics) -> APIRouter:
     """The routes, for one served model."""
     router = APIRouter()
     service = backend.service
+    start = uuid4().hex
     page = files("looped.server").joinpath("status.html").read_text(encoding="utf-8")
 
     def card() -> ModelCard:
@@ -58,9 +60,11 @@ def make_router(backend: Backend, metrics: Metrics) -> APIRouter:
 
     @router.get("/status")
     async def status(since: int = 0) -> dict[str, Any]:
-        """What the status page draws; `since` leaves out launches with a lower number."""
+        """What the status page draws; `since` leaves out launches with a lower number. Numbers
+        begin at 0 again with another `start`."""
         stats, now = service.stats, service.now()
         return {
+            "start": start,
             "state": service.state.value,
             "model": backend.model_name,
             "num_loops": backend.num_loops,

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from types import FrameType
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,13 +15,14 @@ from looped.llm import LLM
 from .app import create_app
 from .config import ServerConfig
 from .service import Service
+from .text_work import TextWork
 
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_KEEP_ALIVE = 75
 """Idle connections: longer than clients keep theirs (15 s in aiohttp), or a server that closes one
 meets the next request on it."""
-SECONDS_TO_CLOSE = 5
+SECONDS_TO_CLOSE = 1
 """For connections to close, after the last request is over."""
 
 
@@ -61,6 +63,7 @@ class DrainingServer(uvicorn.Server):
         """A signal; not kept to be raised again, as uvicorn does, so that the exit status is 0."""
         if self._draining is not None or self._loop is None:
             self.force_exit = self.should_exit = True
+            self._service.hurry()
             return
         self._loop.call_soon_threadsafe(self.start_draining)
 
@@ -76,20 +79,38 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
 
 
-def serve(llm: LLM, config: ServerConfig) -> None:
+def serve(llm: LLM, config: ServerConfig) -> bool:
     """Serves a model until a signal comes.
+
+    Returns:
+        Whether threads are left at work: the process must then end by `leave_at_once`.
 
     Raises:
         SystemExit: with a status other than 0, if the address cannot be had.
     """
     app = create_app(llm, config)
     log_to(logging.getLogger("looped"))
-    DrainingServer(app, config).run()
+    try:
+        DrainingServer(app, config).run()
+    except SystemExit as error:
+        if has_threads(app):
+            leave_at_once(error.code if isinstance(error.code, int) else 1)
+        raise
+    return has_threads(app)
+
+
+def has_threads(app: FastAPI) -> bool:
+    """Whether the engine or the tokenizer may still be at work."""
     service: Service = app.state.service
-    if service.is_thread_left:
-        # Python would take down what the compiler still uses, and the process would crash.
-        logging.shutdown()
-        os._exit(0)
+    text_work: TextWork = app.state.text_work
+    return service.has_thread or text_work.is_busy
+
+
+def leave_at_once(status: int = 0) -> NoReturn:
+    """Ends the process as it stands: Python would take down what its threads still use (XLA's
+    compiler crashes then), or wait for them."""
+    logging.shutdown()
+    os._exit(status)
 
 
 def log_to(logger: logging.Logger) -> None:

@@ -1,5 +1,6 @@
 """From the fields of a request to the engine's options."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +15,8 @@ OPTIONS = frozenset(field.name for field in fields(SamplingParams)) & frozenset(
     GenerationFields.model_fields
 )
 """Fields that mean the same to the engine, under the same name."""
+UNUSED_FOR_SCORES = ("logprobs", "stop", "include_stop_str_in_output")
+"""Options that are checked and then left out where only a prompt is scored."""
 EXIT_OPTIONS = {
     "exit_mode": "mode",
     "exit_threshold": "threshold",
@@ -23,7 +26,12 @@ EXIT_OPTIONS = {
 
 
 def to_params(
-    body: GenerationFields, *, has_priorities: bool, has_exit_modes: bool, **chosen: Any
+    body: GenerationFields,
+    *,
+    has_priorities: bool,
+    has_exit_modes: bool,
+    check_stop: Callable[[SamplingParams], None],
+    **chosen: Any,
 ) -> SamplingParams:
     """The options of a request's samples; what the body leaves out is as OpenAI has it.
 
@@ -31,6 +39,7 @@ def to_params(
         body: the request.
         has_priorities: whether the engine schedules by priority.
         has_exit_modes: whether requests may choose an exit mode.
+        check_stop: raises a UsageError for stop texts that cannot be found.
         chosen: options that the endpoint works out itself.
 
     Raises:
@@ -56,10 +65,6 @@ def to_params(
     options: dict[str, Any] = {"temperature": 1.0, "priority": body.priority or 0}
     options |= {name: value for name, value in given.items() if value is not None}
     options |= chosen
-    if options.get("max_tokens") == 0:
-        # Only the prompt is looked at, and clients send these with every request.
-        for name in ("logprobs", "stop", "include_stop_str_in_output"):
-            options.pop(name, None)
     exits = {
         option: getattr(body, name)
         for name, option in EXIT_OPTIONS.items()
@@ -68,6 +73,10 @@ def to_params(
     if "mode" in exits:
         exits["mode"] = ExitMode(exits["mode"])
     try:
+        if options.get("max_tokens") == 0:
+            # Only the prompt is looked at, and clients send these with every request.
+            unused = {name: options.pop(name) for name in UNUSED_FOR_SCORES if name in options}
+            check_stop(SamplingParams(**unused))
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
         raise bad_field(str(error), field_names(body)) from None
@@ -78,4 +87,6 @@ def field_names(body: GenerationFields) -> dict[str, str]:
     names = {name: name for name in type(body).model_fields}
     if getattr(body, "max_completion_tokens", None) is not None:
         names["max_tokens"] = "max_completion_tokens"
+    if "prompt" in names:  # a completion's `logprobs` are its prompt's, too
+        names["prompt_logprobs"] = "logprobs"
     return names

@@ -46,11 +46,11 @@ class GenerationFields(Fields):
     seed: int | None = None
     """Seed of the draws: the same request draws the same tokens."""
     stop: StopTexts | None = None
-    """Texts before which the output ends."""
+    """Texts before which the output ends. Not used where only a prompt is scored."""
     stop_token_ids: list[int] | None = None
     """Further token ids that end the output."""
     include_stop_str_in_output: bool | None = None
-    """End after the stop text instead."""
+    """End after the stop text instead. Not used where only a prompt is scored."""
     ignore_eos: bool | None = None
     """Do not end at the model's end of sequence."""
     min_tokens: int | None = None
@@ -111,7 +111,8 @@ class CompletionRequest(GenerationFields):
     prompt: Prompt
     """One prompt or several, as text or as token ids."""
     echo: bool | None = None
-    """Put the prompt before the output; with `logprobs`, with its log-probabilities."""
+    """Put the prompt before the output; with `logprobs`, with its log-probabilities. With
+    `max_tokens` 0 the prompt is only scored."""
     logprobs: int | None = None
     """Log-probabilities of so many most likely tokens with every token, and of its own."""
     best_of: Annotated[Any, only(1)] = None

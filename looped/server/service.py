@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 SECONDS_TO_SAY_GOODBYE = 2.0
 """After the drain timeout: for the error events of the requests that it ends."""
+SECONDS_TO_JOIN = 1.0
+"""After the last request: for the launch under way to end."""
+SECONDS_BETWEEN_LOOKS = 0.02
 
 
 class ServiceState(StrEnum):
@@ -56,10 +59,9 @@ class Service:
         """The engine's newest totals; what it compiled before it came here is in the first."""
         self.failure = ""
         """Why the engine is lost; empty while it is not."""
-        self.is_thread_left = False
-        """Whether the engine's thread was still at work when `stop` gave up waiting for it."""
         self._engine_state = EngineState.WARMING_UP
         self._is_draining = False
+        self._is_hurried = False
         self._metrics = metrics
         self._owners: dict[str, Generation] = {}
         """Open requests by the engine's ids."""
@@ -96,13 +98,28 @@ class Service:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Ends the thread after the launch under way; what is outstanding gets an error."""
+        """Ends the thread after the launch under way; what is outstanding gets an error.
+
+        Waits for it for a moment, in which a launch ends, though not a compilation.
+        """
         self._fail_all(ApiError(503, "the server has stopped"))
-        self.is_thread_left = not await asyncio.to_thread(
-            self._thread.stop, self.config.drain_timeout
-        )
-        if self.is_thread_left:
-            logger.warning("the engine is still compiling; leaving without it")
+        self._thread.stop()
+        deadline = self.now() + SECONDS_TO_JOIN
+        while self._thread.is_alive and self.now() < deadline and not self._is_hurried:
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        if self._thread.is_alive:
+            is_compiling = self._engine_state is EngineState.WARMING_UP
+            work = "compiling" if is_compiling else "in a launch"
+            logger.warning("the engine is still %s; leaving without it", work)
+
+    def hurry(self) -> None:
+        """Lets `stop` wait for nothing; safe from a signal's handler."""
+        self._is_hurried = True
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether the engine's thread is there, at work maybe."""
+        return self._thread.is_alive
 
     async def drain(self) -> None:
         """Takes no more requests, and returns when the last one is over or its time is."""
@@ -168,6 +185,10 @@ class Service:
         """Gives an open request's prompts to the engine; errors as of `Generation.submit`."""
         options = [self._texts.register(name, params) for name in generation.engine_ids]
         await generation.submit(prompts, options)
+
+    def check_stop(self, params: SamplingParams) -> None:
+        """UsageError for stop texts that cannot be found."""
+        self._texts.check_stop(params)
 
     def deliver(self, report: Report) -> None:
         """Takes a report of the engine's thread, on the event loop."""

@@ -53,6 +53,25 @@ def test_the_log_is_what_the_runner_recorded(logged):
     assert launches[-1].num_compilations == engine.stats().num_compilations
 
 
+def test_an_engine_that_is_built_anew_goes_on_with_the_log(tiny_folder):
+    events = []
+    engine = logged_engine(tiny_folder, events.append).rebuilt()
+    complete(engine, PROMPTS[:1], [params(2)])
+    launches = [event for event in events if isinstance(event, LaunchEvent)]
+    assert [launch.record for launch in launches] == list(engine.runner.records)
+    assert launches
+
+
+def test_what_comes_after_the_end_is_dropped(tmp_path):
+    path = tmp_path / "log"
+    with recording(path) as observer:
+        pass
+    event = RequestEvent(0.0, "late", 0, 1, 1)
+    for _ in range(300):
+        observer._sink(event)
+    assert read_launch_log(path).events == ()
+
+
 def test_moments_are_in_order_and_only_reads_wait(logged):
     last = 0.0
     for event in logged[0]:

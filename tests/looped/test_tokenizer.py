@@ -2,6 +2,7 @@
 
 import json
 import logging
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,39 @@ def test_a_broken_byte_costs_no_other_character_under_byte_fallback() -> None:
     assert tokenizer.decode([word, *b"\n\xe2\x82\xac", word]) == "word\n€ word"
     assert tokenizer.decode([word, *b"\n\xe2\x82", word, *b"\xff!"]) == "word\n\ufffd word\ufffd!"
     assert tokenizer.decode([*b"\xe2", word, *b"\x82\xac"]) == "\ufffd word\ufffd\ufffd"
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 300, " " * 300, "the " * 100, "é漢😀" * 50, "<|im_start|>" * 9]
+)
+@pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
+def test_no_text_is_longer_than_its_tokens_allow(
+    folder: Path, text: str, normalizer: dict[str, str] | None
+) -> None:
+    change_json(folder / "tokenizer.json", normalizer=normalizer)
+    tokenizer = Tokenizer.from_folder(folder)
+    most = tokenizer.most_characters_per_token
+    assert most is not None
+    for form in ("NFC", "NFD"):
+        written = unicodedata.normalize(form, text)
+        assert len(written) <= most * len(tokenizer.encode(written))
+    # One token of so many characters is the worst case.
+    assert most == len("<|endoftext|>") * (4 if normalizer else 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Lowercase"}},
+        {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+        {"pre_tokenizer": None},
+    ],
+)
+def test_a_vocabulary_that_may_drop_text_has_no_such_bound(
+    folder: Path, changes: dict[str, Any]
+) -> None:
+    change_json(folder / "tokenizer.json", **changes)
+    assert Tokenizer.from_folder(folder).most_characters_per_token is None
 
 
 def test_a_missing_tokenizer_is_refused(folder: Path) -> None:

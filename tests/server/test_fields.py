@@ -118,6 +118,31 @@ def test_completions_name_the_field_that_is_wrong(live, field, value):
     check_refused(live, "/v1/completions", body, field)
 
 
+BAD_WITH_ECHO = [
+    ("logprobs", 25, 16),
+    ("logprobs", 25, 0),
+    ("stop", "", 0),
+    ("stop", ["a"] * 17, 0),
+    ("stop", "<|im_end|>", 0),
+    ("include_stop_str_in_output", True, 0),
+    ("min_tokens", 1, 0),
+    ("n", 2, 0),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "max_tokens"), BAD_WITH_ECHO)
+def test_what_an_echo_makes_of_a_field_is_blamed_on_the_field(live, field, value, max_tokens):
+    body = {"prompt": "x", "echo": True, "max_tokens": max_tokens, field: value}
+    check_refused(live, "/v1/completions", body, field)
+
+
+def test_what_is_of_no_use_to_a_score_changes_nothing(live):
+    body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 2}
+    more = {"stop": ["h", "l"], "include_stop_str_in_output": True}
+    scored = [live.post("/v1/completions", fields).json() for fields in (body, {**body, **more})]
+    assert scored[0]["choices"] == scored[1]["choices"]
+
+
 @pytest.mark.parametrize(("field", "value"), BAD_OF_BOTH + BAD_OF_CHAT)
 def test_chat_names_the_field_that_is_wrong(live, field, value):
     body = {**CHAT, "max_tokens": 16, field.split("[")[0]: value}
@@ -169,6 +194,17 @@ def test_a_body_that_is_no_json_is_refused(live):
             )
             assert response.status_code == 400, (content[:20], response.text)
             assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("given", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_of_another_type_is_told_which_one(live, given):
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        headers = {} if given is None else {"Content-Type": given}
+        response = live.post(path, content=b'{"prompt": "x"}', headers=headers)
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert "application/json" in message
+        assert (given or "none") in message
 
 
 def test_a_prompt_that_is_too_long_says_by_how_much(live):

@@ -1,5 +1,6 @@
 """Keys, origins, sizes, times, and clients that go away or do not read."""
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -9,6 +10,9 @@ import time
 import httpx
 import pytest
 from live_servers import live_server, tiny_llm
+
+from looped.server.errors import ApiError
+from looped.server.text_work import MOST_LONG_JOBS, NUM_THREADS, TextWork
 
 LONG = {"prompt": "x", "max_tokens": 200, "ignore_eos": True}
 
@@ -120,20 +124,38 @@ def opened_stream(live, body, **options):
         yield response.iter_lines()
 
 
-def test_a_closed_stream_frees_its_request(live):
-    with opened_stream(live, {**LONG, "n": 4}) as lines:
+@pytest.fixture
+def slowed(live, monkeypatch):
+    """The shared server, so slow that nothing long is over by itself while a test looks on."""
+    step = live.llm.engine.step
+    monkeypatch.setattr(live.llm.engine, "step", lambda: (time.sleep(0.02), step())[1])
+    return live
+
+
+def check_stopped_early(live, tokens_before, *, out_of):
+    """The engine was told to stop: it is free soon, and most tokens were never made."""
+    try:
+        live.wait_until_idle(10)
+    finally:
+        made = live.service.stats.num_output_tokens - tokens_before
+    assert 0 < made < out_of / 4
+
+
+def test_a_closed_stream_frees_its_request(slowed):
+    before = slowed.service.stats.num_output_tokens
+    with opened_stream(slowed, {**LONG, "n": 4}) as lines:
         next(lines)
-    live.wait_until_idle(5)
+    check_stopped_early(slowed, before, out_of=4 * 200)
 
 
-def test_a_closed_connection_frees_a_whole_answers_request(live):
-    aborted = finished(live, "abort")
+def test_a_closed_connection_frees_a_whole_answers_request(slowed):
+    aborted = finished(slowed, "abort")
+    before = slowed.service.stats.num_output_tokens
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(live.url + "/v1/completions", json={**LONG, "n": 8}, timeout=0.1)
-    live.wait_until_idle(5)
-    # Their completions are nobody's, and are not counted: what counts is that they stopped early.
-    assert finished(live, "abort") == aborted
-    assert live.service.stats.num_active == 0
+        httpx.post(slowed.url + "/v1/completions", json={**LONG, "n": 8}, timeout=1.0)
+    check_stopped_early(slowed, before, out_of=8 * 200)
+    # Their completions are nobody's, and are not counted.
+    assert finished(slowed, "abort") == aborted
 
 
 def finished(live, reason):
@@ -214,6 +236,106 @@ def test_a_reader_that_never_reads_is_cut_off_after_its_time(tiny_folder, monkey
                 received += piece
         # The end that HTTP asks for is missing, so that the client knows.
         assert not received.endswith(b"0\r\n\r\n")
+
+
+def test_abandoned_texts_hold_up_nobody_and_are_limited(tiny_folder, monkeypatch):
+    """Long texts whose clients have gone stay counted until their threads are done with them."""
+    llm = tiny_llm(tiny_folder)
+    text, may_end, num_begun = "x" * 50_000, threading.Event(), []
+    encode = llm.tokenizer.encode
+
+    def slow_encode(given):
+        if len(given) == len(text):
+            num_begun.append(1)
+            may_end.wait(60)
+        return encode(given)
+
+    monkeypatch.setattr(llm.tokenizer, "encode", slow_encode)
+    with live_server(llm) as live:
+
+        def ask(seconds):
+            with contextlib.suppress(httpx.ReadTimeout):
+                return httpx.post(live.url + "/tokenize", json={"prompt": text}, timeout=seconds)
+
+        try:
+            # More than there are threads: what waits is dropped when its client goes.
+            leaving = [threading.Thread(target=ask, args=(0.5,)) for _ in range(6)]
+            for thread in leaving:
+                thread.start()
+            for thread in leaving:
+                thread.join()
+            assert len(num_begun) == NUM_THREADS
+            for path, body in (
+                ("/detokenize", {"tokens": [7] * 9}),
+                ("/tokenize", {"prompt": "x"}),
+            ):
+                assert live.post(path, body).status_code == 200
+            live.complete("x", max_tokens=1)
+
+            answers = []
+            staying = [
+                threading.Thread(target=lambda: answers.append(ask(60)))
+                for _ in range(MOST_LONG_JOBS)
+            ]
+            for thread in staying:
+                thread.start()
+            wait_for(lambda: len(answers) == NUM_THREADS)
+            for refused in answers:
+                assert refused.status_code == 429
+                assert refused.headers["Retry-After"]
+            # A prompt is a text like any other; long ones that cannot fit are not even counted.
+            for path, body in (
+                ("/detokenize", {"tokens": [7] * 50_000}),
+                ("/v1/completions", {"prompt": ["x" * 500] * 100}),
+            ):
+                assert live.post(path, body).status_code == 429
+            assert live.post("/v1/completions", {"prompt": text}).status_code == 400
+            assert len(num_begun) == NUM_THREADS
+        finally:
+            may_end.set()
+        for thread in staying:
+            thread.join()
+        assert [answer.status_code for answer in answers].count(200) == MOST_LONG_JOBS - NUM_THREADS
+
+
+def test_a_prompt_that_cannot_fit_is_refused_unencoded(live, monkeypatch):
+    monkeypatch.setattr(live.llm.tokenizer, "encode", lambda text: pytest.fail("encoded"))
+    text = "the quick brown fox " * 1000
+    for path, body in (
+        ("/v1/completions", {"prompt": text}),
+        ("/v1/completions", {"prompt": ["x", text]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+    ):
+        response = live.post(path, body)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] in body
+        assert "got at least" in error["message"]
+
+
+def test_a_text_takes_its_time_and_the_end_does_not_wait_for_it():
+    async def main():
+        may_end = threading.Event()
+        work = TextWork(most_short_jobs=NUM_THREADS, seconds=0.05)
+        for _ in range(NUM_THREADS):
+            with pytest.raises(ApiError) as caught:
+                await work.run(1, lambda: may_end.wait(60))
+            assert caught.value.status == 408
+        for size, status in ((1, 429), (10**6, 408)):
+            with pytest.raises(ApiError) as caught:
+                await work.run(size, lambda: may_end.wait(60))
+            assert caught.value.status == status
+        work.stop()
+        assert work.is_busy
+        with pytest.raises(ApiError) as caught:
+            await work.run(1, lambda: 3)
+        assert caught.value.status == 503
+        may_end.set()
+        while work.is_busy:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
 
 
 def test_long_prompts_do_not_stop_the_engine(live):

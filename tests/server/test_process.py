@@ -5,16 +5,22 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import fields
 
 import httpx
 import pytest
 
+from looped.engine_config import EngineConfig
+from looped.launch_events import EndEvent, LaunchEvent
+from looped.launch_log import read_launch_log
 from looped.llm import LLM
 from looped.sampling_params import SamplingParams
+from looped.server.config import ServerConfig
 
 COMMAND = [sys.executable, "-c", "from looped.cli import main; main()"]
 SIZES = {
@@ -27,9 +33,9 @@ OPTIONS = ["--port", "0", *(str(word) for option in SIZES.items() for word in op
 
 
 @contextlib.contextmanager
-def process(*arguments, env=None, cwd=None):
+def process(*arguments, env=None, cwd=None, command=COMMAND):
     with subprocess.Popen(
-        [*COMMAND, "serve", *map(str, arguments)],
+        [*command, "serve", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,10 +52,19 @@ def url_of(running):
     """Waits for the line that says where the server listens; the rest is read in a thread."""
     for line in running.stderr:
         if found := re.search(r"http://[\d.]+:\d+", line):
-            drain = threading.Thread(target=running.stderr.read, daemon=True)
-            drain.start()
+            running.said = []
+            running.reader = threading.Thread(
+                target=lambda: running.said.extend(running.stderr), daemon=True
+            )
+            running.reader.start()
             return found[0]
     raise AssertionError("the server did not start")
+
+
+def rest_of(running):
+    """What the process said after that line, once it has ended."""
+    running.reader.join(10)
+    return "".join(running.said)
 
 
 def wait_ready(url, **options):
@@ -126,7 +141,72 @@ def test_a_signal_during_the_warm_up_is_no_failure(tiny_folder, tmp_path):
         url = url_of(running)
         assert httpx.get(url + "/health").status_code == 503
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0
+        assert running.wait(10) == 0
+
+
+ENDLESS_WARM_UP = """
+import time
+from looped.engine import LLMEngine
+from looped.server import service
+service.SECONDS_TO_JOIN = 60.0
+LLMEngine.warm_up = lambda engine, **options: time.sleep(60)
+"""
+
+
+def test_a_second_signal_leaves_the_warm_up_at_once(tiny_folder, tmp_path):
+    command = [COMMAND[0], "-c", ENDLESS_WARM_UP + COMMAND[2]]
+    with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path, command=command) as running:
+        url = url_of(running)
+        assert httpx.get(url + "/health").json()["status"] == "starting"
+        running.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(2)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(5) == 0
+        assert "still compiling" in rest_of(running)
+
+
+def test_a_second_signal_leaves_the_compiler_at_once(tiny_folder, tmp_path):
+    """Python must not be taken down under the compiler, which would crash."""
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla")}
+    with process("--model", tiny_folder, *OPTIONS, env=environment, cwd=tmp_path) as running:
+        url_of(running)
+        time.sleep(1.0)  # into the first compilations
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0
+
+
+@pytest.mark.parametrize("drain_timeout", [0, 1])
+def test_the_drain_timeout_is_the_end_of_it(tiny_folder, tmp_path, drain_timeout):
+    """Whatever is under way, and though one client reads nothing."""
+    options = (*OPTIONS, "--drain-timeout", drain_timeout)
+    body = {"prompt": "x", "max_tokens": 240, "n": 100, "ignore_eos": True, "stream": True}
+    with process("--model", tiny_folder, *options, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        port = int(url.rpartition(":")[2])
+        with (
+            socket.create_connection(("127.0.0.1", port)) as silent,
+            httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as response,
+        ):
+            content = json.dumps(body | {"logprobs": 20}).encode()
+            silent.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+            )
+            lines = (line for line in response.iter_lines() if line)
+            for _ in range(200):
+                next(lines)
+            running.send_signal(signal.SIGTERM)
+            started = time.monotonic()
+            said = list(lines)
+            assert running.wait(30) == 0
+            assert time.monotonic() - started < drain_timeout + 5
+        assert said[-1] == "data: [DONE]"
+        assert json.loads(said[-2].removeprefix("data: "))["error"]["code"] is None
+        assert "leaving without it" not in rest_of(running)
 
 
 def test_the_key_may_come_from_the_environment(tiny_folder, tmp_path):
@@ -154,6 +234,7 @@ def run(*arguments):
         (("--api-key", ""), "api_key must not be empty"),
         (("--exit-mode", "trace"), "exit_mode trace"),
         (("--max-num-seqs", "0"), "max_num_seqs"),
+        (("--launch-log-waits",), "add --launch-log FILE"),
     ],
 )
 def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, arguments, said):
@@ -163,20 +244,39 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, argume
     assert "Traceback" not in done.stderr
 
 
+PER_REQUEST = """
+    --chat --exit-trace --frequency-penalty --ignore-eos --include-stop-str-in-output --json
+    --logit-bias --logprobs --max-tokens --min-p --min-tokens --n --presence-penalty --prompt-ids
+    --prompt-logprobs --prompt-logprobs-every-loop --repetition-penalty --requests --seed --stop
+    --temperature --top-k --top-p
+"""
+"""Flags of `looped generate` that are about its requests or its output."""
+
+
 def test_every_engine_option_of_generate_is_one_of_serve():
     def flags(command):
         text = subprocess.run(
             [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
         ).stdout
-        return set(re.findall(r"--[a-z-]+", text))
+        return set(re.findall(r"^ +(--[a-z-]+)", text, re.MULTILINE))
 
-    from dataclasses import fields
+    generate, serve = flags("generate"), flags("serve")
+    assert generate - serve == set(PER_REQUEST.split())
+    names = {field.name for config in (EngineConfig, ServerConfig) for field in fields(config)}
+    assert {"--" + name.replace("_", "-") for name in names} | {"--launch-log"} <= serve
 
-    from looped.engine_config import EngineConfig
-    from looped.server.config import ServerConfig
 
-    names = {"--" + field.name.replace("_", "-") for field in fields(EngineConfig)}
-    assert names <= flags("generate")
-    assert names | {"--" + field.name.replace("_", "-") for field in fields(ServerConfig)} <= flags(
-        "serve"
-    )
+def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):
+    log = tmp_path / "log.jsonl"
+    options = (*OPTIONS, "--launch-log", log, "--launch-log-waits")
+    with process("--model", tiny_folder, *options, cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        body = {"prompt": "x", "max_tokens": 7, "ignore_eos": True}
+        assert httpx.post(url + "/v1/completions", json=body, timeout=60).status_code == 200
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+    events = read_launch_log(log).events
+    launches = [event for event in events if isinstance(event, LaunchEvent)]
+    assert sum(len(launch.tokens) for launch in launches) == 7
+    assert isinstance(events[-1], EndEvent)

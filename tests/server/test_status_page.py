@@ -1,9 +1,13 @@
 """The status page: one file, and what a browser makes of it."""
 
+import json
 import re
 import shutil
 import subprocess
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from live_servers import live_server, tiny_llm
@@ -61,6 +65,73 @@ def dump(url, *, milliseconds):
         url,
     ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_every_server_has_a_start_of_its_own(live, tiny_folder):
+    starts = {live.get("/status").json()["start"] for _ in range(2)}
+    with live_server(tiny_llm(tiny_folder), is_ready=False) as other:
+        starts.add(other.get("/status").json()["start"])
+    assert len(starts) == 2
+
+
+def launch(number):
+    item = {"slot": 0, "kind": "decode", "depth": 0, "num_rows": 1}
+    shape = {"kind": "recurrent", "bucket": 8, "num_rows": 1, "num_passes": 1}
+    return {"number": number, "time": 0.0, **shape, "items": [item]}
+
+
+class Restarted(BaseHTTPRequestHandler):
+    """The page, and the states of two servers: the second, with fewer launches, from a poll on."""
+
+    num_polls = 0
+
+    def do_GET(self):
+        address = urlsplit(self.path)
+        if address.path == "/status":
+            Restarted.num_polls += 1
+            start, count = ("first", 50) if Restarted.num_polls <= 2 else ("second", 5)
+            since = int(parse_qs(address.query)["since"][0])
+            body = json.dumps(
+                {
+                    "start": start,
+                    "state": "ready",
+                    "model": start,
+                    "num_loops": 4,
+                    "num_slots": 8,
+                    "num_waiting": 0,
+                    "num_active": 0,
+                    "num_used_blocks": 0,
+                    "num_blocks": 1,
+                    "tokens_per_second": 0.0,
+                    "exit_depths": {"1": 0, "2": 0, "3": 0, "4": 0},
+                    "launches": [launch(number) for number in range(since, count)],
+                }
+            ).encode()
+        else:
+            body = files("looped.server").joinpath("status.html").read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")
+def test_the_page_goes_on_with_a_server_that_was_restarted():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Restarted) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            page = dump(f"http://127.0.0.1:{server.server_address[1]}/", milliseconds=4000)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert Restarted.num_polls > 3
+    assert 'id="model">second<' in page
+    assert len(re.findall(r"<rect [^>]*data-launch[^>]*>", page)) == 5
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")
