@@ -35,6 +35,7 @@ def test_without_a_gpu_it_says_so_and_exits_3(tmp_path):
     assert not (tmp_path / "gpu-check.md").exists(), "nothing was measured, nothing is reported"
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_a_stage_and_marks_its_figures(tmp_path):
     done = gpu_check("--rehearse", "--stages", "transfers", "--out", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from looped.engine_config import EngineConfig
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_installed_command_is_this_one(tiny_folder):
     command = [str(Path(sys.executable).with_name("looped")), "-q", "generate", "hello"]
     command += ["--model", str(tiny_folder), "--max-tokens", "5"]
@@ -238,6 +239,7 @@ def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
     assert EngineConfig().policy_name == "mixed"
 
 
+@pytest.mark.slow
 def test_deterministic_and_the_shortcut_are_flags_that_change_no_token(tiny_folder):
     prompt = ",".join(str(index) for index in range(20, 60))
     options = ("generate", "--prompt-ids", prompt, "--model", tiny_folder, "--max-tokens", 4)
@@ -249,6 +251,7 @@ def test_deterministic_and_the_shortcut_are_flags_that_change_no_token(tiny_fold
     assert "compilations: 3;" in fixed.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_several_prompts_stream_in_the_order_they_were_given(tiny_folder):
     options = ("--model", tiny_folder, "--max-tokens", 6)
     together = looped("generate", "one", "two", "three", *options).stdout

@@ -331,6 +331,7 @@ def test_an_id_in_use_and_a_request_larger_than_the_pool_are_refused(tiny_folder
     drain(engine)
 
 
+@pytest.mark.slow
 def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tiny_folder):
     engine = make_engine(tiny_folder, num_blocks=4 * 5, prefix_caching=False)
     completions = complete(engine, [[1] * 40, [2] * 40], [SamplingParams(max_tokens=8)] * 2)

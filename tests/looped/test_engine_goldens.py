@@ -53,13 +53,7 @@ def all_at_once(golden, **options):
 @pytest.mark.parametrize(
     "chunk",
     # Every chunk size compiles a ladder of its own.
-    [
-        1,
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(7, marks=pytest.mark.slow),
-        16,
-        "all",
-    ],
+    [*(pytest.param(chunk, marks=pytest.mark.slow) for chunk in (1, 3, 7, "all")), 16],
 )
 def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
     sizes = (
@@ -76,6 +70,7 @@ def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
     assert (stats.num_mixed_launches > 20) == (policy == "mixed")
 
 
+@second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_prompts_one_by_one(golden, policy):
     engine = make_engine(golden.folder, policy=policy, prefix_caching=False)
@@ -131,6 +126,7 @@ def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, bloc
 
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.slow
 def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, policy):
     engine = make_engine(
         golden.folder,

@@ -29,7 +29,9 @@ def cached(engine, request, num_positions):
 
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
-@pytest.mark.parametrize(("block_size", "chunk"), [(4, 16), (16, 7)])
+@pytest.mark.parametrize(
+    ("block_size", "chunk"), [pytest.param(4, 16, marks=pytest.mark.slow), (16, 7)]
+)
 def test_every_plane_matches_the_goldens(golden, policy, block_size, chunk):
     check_planes(golden, policy, block_size, chunk)
 

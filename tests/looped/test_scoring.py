@@ -7,9 +7,10 @@ from math import exp, inf
 import numpy as np
 import pytest
 from command_line import looped
+from engines import make_llm
 from numpy_sampler import numpy_logprobs
 
-from looped import LLM, UsageError
+from looped import UsageError
 from looped.cli.score import print_table
 from looped.outputs import Completion, LoopScores
 from looped.sched import FinishReason
@@ -23,7 +24,7 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def llm(tiny_folder):
-    return LLM(str(tiny_folder), **OPTIONS)
+    return make_llm(tiny_folder)
 
 
 @pytest.fixture

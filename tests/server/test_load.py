@@ -149,11 +149,12 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers):
+@pytest.mark.parametrize("num_waves", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers, num_waves):
     for listening in live.uvicorn.servers[0].sockets:  # what is accepted inherits it
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     sizes = []
-    for wave in range(3):
+    for wave in range(num_waves):
         num_tokens, num_held = asyncio.run(crowd(live, answers, wave))
         assert num_tokens > 1000
         assert num_held >= 5, num_held
@@ -166,8 +167,8 @@ def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers):
         assert not service._owners
         assert not service._texts._streams
         sizes.append(resident_bytes())
-    # The first wave fills arenas and caches that stay.
-    assert sizes[-1] - sizes[1] < 16 * 2**20, sizes
+    if num_waves > 1:  # the first one fills arenas and caches that stay
+        assert sizes[-1] - sizes[1] < 16 * 2**20, sizes
     # The next one is answered as if nobody had been there.
     (prompt, seed), (text, _) = CASES[0], answers[MAX_TOKENS][0]
     body = {"prompt": prompt, "seed": seed, "max_tokens": MAX_TOKENS, "ignore_eos": True}

@@ -120,6 +120,7 @@ def test_sigterm_loses_nothing_that_was_promised(tiny_folder, tmp_path, expected
         assert running.stdout.read() == ""
 
 
+@pytest.mark.slow
 def test_a_second_signal_leaves_at_once(tiny_folder, tmp_path):
     with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path) as running:
         url = url_of(running)
