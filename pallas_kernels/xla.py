@@ -3,8 +3,12 @@
 Work is cut into items of one shape each: a group of decode sequences with one row each, or a tile
 of rows of one prompt item. How many there are is data, so a batch without decode rows, or without
 prompt rows, pays nothing for them. Both kinds run `_attend`: key tiles of a fixed number of
-positions, from position 0 upwards to the longest of the item, with an online softmax. All
-arithmetic is float32.
+positions, from position 0 upwards to the longest of the item, with an online softmax.
+
+The softmax is float32. So are the products of decode rows, which wait for memory, and of float32
+queries. Bfloat16 prompt rows multiply in bfloat16 and add in float32, which XLA:CPU does twice as
+fast: keys and values of such a model are bfloat16 numbers whatever pool they lie in, and only the
+softmax's weights are rounded, as in every fused kernel.
 
 What a row's bits depend on: the number of rows T, R and I, and the row's own query, keys and
 values. Not on other rows: every product is a batch over sequences, and a tile in which a row sees
@@ -21,11 +25,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-# Measured in experiments/xla_attention.py. Larger tiles fall out of a core's level 2 cache and
-# are wasted on short contexts; smaller ones pay more for the loop.
-KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
+# Measured in experiments/xla_attention.py and cpu_path.py. Larger tiles fall out of a core's level
+# 2 cache and are wasted on short contexts and items; smaller ones pay more for the loop.
+DECODE_KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
 DECODE_GROUP_SIZE = 4  # sequences
-QUERY_TILE_SIZE = 64  # rows times query heads per kv head
+PROMPT_KEY_TILE_SIZE = 128  # positions, rounded to whole blocks
+QUERY_TILE_SIZE = 128  # rows times query heads per kv head
 
 # Stands for the score of a key that is not seen, set after all scaling: minus infinity would
 # give NaN as the difference of two, and a sentinel that is scaled later has done so too.
@@ -90,10 +95,12 @@ def _fill_decode_rows(
     def fill_group(index: Int[Array, ""], out: Float[Array, "T H D"]) -> Float[Array, "T H D"]:
         row = index * group_size + jnp.arange(group_size)
         length = jnp.where(row < num_sequences, _take(lengths, row), 0)
-        queries = _take(q, row).astype(jnp.float32) * scale
+        queries = _take(q, row).astype(jnp.float32)
         queries = queries.reshape(group_size, num_kv_heads, -1, head_dim)
         num_visible = jnp.broadcast_to(length[:, None], (group_size, queries.shape[2]))
-        attended = _attend(queries, pools, _take(tables, row), num_visible)
+        attended = _attend(
+            queries, pools, _take(tables, row), num_visible, scale, DECODE_KEY_TILE_SIZE
+        )
         attended = attended.reshape(group_size, num_heads, head_dim).astype(out.dtype)
         return out.at[jnp.where(length > 0, row, num_rows)].set(attended, mode="drop")
 
@@ -125,11 +132,12 @@ def _fill_prompt_rows(
         is_row = row_of_item < rows[item]
         row = jnp.where(is_row, first_row[item] + row_of_item, num_rows)
         num_visible = jnp.where(is_row, position[item] + row_of_item + 1, 0)
-        queries = _take(q, row).astype(jnp.float32) * scale
-        queries = queries.reshape(tile_rows, num_kv_heads, heads_per_kv_head, head_dim)
+        queries = _take(q, row).reshape(tile_rows, num_kv_heads, heads_per_kv_head, head_dim)
         queries = queries.swapaxes(0, 1).reshape(1, num_kv_heads, -1, head_dim)
         num_visible = jnp.repeat(num_visible, heads_per_kv_head)
-        attended = _attend(queries, pools, tables[item][None], num_visible[None])
+        attended = _attend(
+            queries, pools, tables[item][None], num_visible[None], scale, PROMPT_KEY_TILE_SIZE
+        )
         attended = attended.reshape(num_kv_heads, tile_rows, heads_per_kv_head, head_dim)
         attended = attended.swapaxes(0, 1).reshape(tile_rows, num_heads, head_dim)
         return out.at[row].set(attended.astype(out.dtype), mode="drop")
@@ -142,10 +150,15 @@ def _attend(
     pools: Pools,
     tables: Int[Array, "A B"],
     num_visible: Int[Array, "A Q"],
+    scale: float,
+    key_tile_size: int,
 ) -> Float[Array, "A K Q D"]:
-    """Attention of scaled float32 queries, each over its sequence's first `num_visible` keys."""
+    """Attention of each query over its sequence's first `num_visible` keys, in float32.
+
+    Products are made in the queries' type.
+    """
     block_size = pools.keys.shape[2]
-    tile_blocks = max(1, KEY_TILE_SIZE // block_size)
+    tile_blocks = max(1, key_tile_size // block_size)
     tile_size = tile_blocks * block_size
     num_keys = jnp.max(num_visible, axis=1)
 
@@ -161,9 +174,10 @@ def _attend(
         updated = _include(
             state,
             queries,
-            _gather_tile(pools.keys, ids),
-            jnp.where(is_written, _gather_tile(pools.values, ids), 0.0),
+            _gather_tile(pools.keys, ids, queries.dtype),
+            jnp.where(is_written, _gather_tile(pools.values, ids, queries.dtype), 0),
             is_visible,
+            scale,
         )
         sees_any = (tile * tile_size < num_visible)[:, None]
         return SoftmaxState(
@@ -174,7 +188,9 @@ def _attend(
 
     num_tiles = _divide_up(jnp.max(num_keys), tile_size)
     statistics = jnp.zeros(queries.shape[:3], jnp.float32)
-    empty = SoftmaxState(statistics + MASKED_SCORE, statistics, jnp.zeros_like(queries))
+    empty = SoftmaxState(
+        statistics + MASKED_SCORE, statistics, jnp.zeros(queries.shape, jnp.float32)
+    )
     _, total, weighted = lax.fori_loop(0, num_tiles, visit, empty)
     return weighted / jnp.where(total > 0, total, 1.0)[..., None]
 
@@ -185,16 +201,18 @@ def _include(
     keys: Float[Array, "A K C D"],
     values: Float[Array, "A K C D"],
     is_visible: Bool[Array, "A 1 Q C"],
+    scale: float,
 ) -> SoftmaxState:
     """One step of the online softmax (Milakov and Gimelshein, arXiv 1805.02867)."""
-    scores = jnp.where(is_visible, _batched_dot(queries, keys, contract=3), MASKED_SCORE)
+    scores = jnp.where(is_visible, scale * _batched_dot(queries, keys, contract=3), MASKED_SCORE)
     maximum = jnp.maximum(state.maximum, jnp.max(scores, axis=-1))
     weights = jnp.where(is_visible, jnp.exp(scores - maximum[..., None]), 0.0)
     decay = jnp.exp(state.maximum - maximum)
     return SoftmaxState(
         maximum,
         state.total * decay + jnp.sum(weights, axis=-1),
-        state.weighted * decay[..., None] + _batched_dot(weights, values, contract=2),
+        state.weighted * decay[..., None]
+        + _batched_dot(weights.astype(values.dtype), values, contract=2),
     )
 
 
@@ -207,18 +225,19 @@ def _batched_dot(
         left,
         right,
         (((3,), (contract,)), ((0, 1), (0, 1))),
-        precision=lax.Precision.HIGHEST,
+        precision=lax.Precision.HIGHEST if left.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
     )
 
 
 def _gather_tile(
-    pool: Float[Array, "LN K S D"], ids: Int[Array, "A blocks"]
+    pool: Float[Array, "LN K S D"], ids: Int[Array, "A blocks"], dtype: jnp.dtype
 ) -> Float[Array, "A K C D"]:
-    """The blocks of one key tile, head-major and in float32; ids are in bounds."""
+    """The blocks of one key tile, head-major; ids are in bounds."""
     blocks = pool.at[ids].get(mode="promise_in_bounds")
     num_sequences, _, num_kv_heads, _, head_dim = blocks.shape
     heads = blocks.swapaxes(1, 2).reshape(num_sequences, num_kv_heads, -1, head_dim)
-    return heads.astype(jnp.float32)
+    return heads.astype(dtype)
 
 
 def _divide_up(count: Int[Array, "*shape"], size: int) -> Int[Array, "*shape"]:
