@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,8 @@ from looped.models.parameters import parameter_shapes
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 PARAMETERS_FOLDER = "parameters"
+LOOKAHEAD_FILE = "lookahead_gate.safetensors"
+"""Optional, in both forms of a folder; see `lookahead`."""
 
 # What a model folder holds beside weights and config.json; copied as it is, where it exists.
 COMPANION_FILES = (
@@ -31,6 +33,7 @@ COMPANION_FILES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    LOOKAHEAD_FILE,
 )
 
 Tensor = np.ndarray[Any, Any]
@@ -49,10 +52,18 @@ class Manifest:
     tool_version: str
     checksums: Mapping[str, str]
     """SHA-256 of each tensor's bytes (C order, little endian), by its name in the tree."""
+    lookahead_gate: Mapping[str, str] = field(default_factory=dict)
+    """The same of the look-ahead gate's tensors; empty without one."""
 
     @classmethod
     def create(
-        cls, *, source: str, source_dtype: str, dtype: str, checksums: dict[str, str]
+        cls,
+        *,
+        source: str,
+        source_dtype: str,
+        dtype: str,
+        checksums: dict[str, str],
+        lookahead_gate: dict[str, str] | None = None,
     ) -> Self:
         """A manifest of the present format and version of this package."""
         return cls(
@@ -62,6 +73,7 @@ class Manifest:
             dtype=dtype,
             tool_version=version("looped"),
             checksums=checksums,
+            lookahead_gate=lookahead_gate or {},
         )
 
     @classmethod
@@ -73,10 +85,12 @@ class Manifest:
                 f"{path}: format_version is {values.get('format_version')!r}, this version of "
                 f"looped reads {FORMAT_VERSION}; convert the checkpoint again"
             )
-        is_complete = values.keys() == {field.name for field in fields(cls)}
+        values.setdefault("lookahead_gate", {})  # younger than the format
+        is_complete = values.keys() == {known.name for known in fields(cls)}
         is_sound = (
             is_complete
             and isinstance(values["checksums"], dict)
+            and isinstance(values["lookahead_gate"], dict)
             and values["dtype"] in ("float32", "bfloat16")
         )
         if not is_sound:

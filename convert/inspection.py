@@ -1,6 +1,6 @@
 """`looped inspect`: what a model folder holds, without loading it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from looped.config import ModelConfig
 
 from .folder import ConvertedFolder
+from .lookahead import read_lookahead_gate
 from .source import HuggingFaceFolder
 
 BYTES_PER_VALUE = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -24,6 +25,8 @@ class Inspection:
     """Type of the stored tensors; for a mixture, the narrowest that holds all."""
     tensors: dict[str, tuple[int, ...]]
     """Shape by name, in our names."""
+    lookahead_gate: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same of the look-ahead gate beside the weights; empty without one."""
 
     @property
     def num_parameters(self) -> int:
@@ -50,6 +53,7 @@ class Inspection:
                 dtype: self.kv_bytes_per_token(dtype) for dtype in ("float32", "bfloat16")
             },
             "tensors": {name: list(shape) for name, shape in self.tensors.items()},
+            "lookahead_gate": {name: list(shape) for name, shape in self.lookahead_gate.items()},
         }
 
 
@@ -61,4 +65,12 @@ def inspect_folder(path: Path) -> Inspection:
     else:
         folder = HuggingFaceFolder(path)
         form = "hugging_face"
-    return Inspection(form=form, config=folder.config, dtype=folder.dtype, tensors=folder.shapes)
+    gate = read_lookahead_gate(path, folder.config)
+    gate_tensors = gate.tensors if gate else {}
+    return Inspection(
+        form=form,
+        config=folder.config,
+        dtype=folder.dtype,
+        tensors=folder.shapes,
+        lookahead_gate={name: tensor.shape for name, tensor in gate_tensors.items()},
+    )

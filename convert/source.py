@@ -19,6 +19,7 @@ from looped.errors import LoopedError
 from looped.models.parameters import parameter_shapes
 from looped.progress import track
 
+from .folder import LOOKAHEAD_FILE
 from .names import hugging_face_name, layer_index
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -110,7 +111,9 @@ class HuggingFaceFolder:
     def _weight_files(self) -> tuple[list[Path], list[str]]:
         index = self.path / INDEX_FILE
         if not index.exists():
-            files = sorted(self.path.glob("*.safetensors"))
+            files = sorted(
+                file for file in self.path.glob("*.safetensors") if file.name != LOOKAHEAD_FILE
+            )
             files = [file for file in files if file.name not in ADAPTER_FILES]
             if files:
                 return files, []

@@ -26,6 +26,7 @@ from .folder import (
     checksum,
     write_parameters,
 )
+from .lookahead import check_lookahead_gate, read_lookahead_gate
 from .source import HuggingFaceFolder, is_finite
 from .staging import check_destination, staged_folder
 
@@ -70,6 +71,7 @@ def convert_checkpoint(
         raise LoopedError(f"{source} is converted already; use it as it is, or export it")
     checkpoint = HuggingFaceFolder(source)
     checkpoint.check_values()
+    gate = read_lookahead_gate(source, checkpoint.config)
     dtype = dtype or ("bfloat16" if checkpoint.dtype == "bfloat16" else "float32")
     with (
         staged_folder(destination, source=source, overwrite=overwrite) as staged,
@@ -80,6 +82,7 @@ def convert_checkpoint(
             source_dtype=checkpoint.dtype,
             dtype=dtype,
             checksums={name: checksum(tensor) for name, tensor in tensors.items()},
+            lookahead_gate=gate.checksums if gate else {},
         )
         with progress_bars() as progress:
             progress.add_task("writing", total=None)
@@ -91,6 +94,7 @@ def convert_checkpoint(
         manifest.write(staged / MANIFEST_FILE)
         if verify:
             _verify(staged, tensors)
+            check_lookahead_gate(ConvertedFolder(staged))
     logger.info(
         "converted %s (%s) to %s (%s)", manifest.source, manifest.source_dtype, destination, dtype
     )

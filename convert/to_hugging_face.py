@@ -13,6 +13,7 @@ from looped.errors import LoopedError
 from looped.progress import track
 
 from .folder import COMPANION_FILES, ConvertedFolder, checksum
+from .lookahead import check_lookahead_gate
 from .names import hugging_face_name
 from .source import INDEX_FILE
 from .staging import staged_folder
@@ -44,6 +45,7 @@ def export_checkpoint(
     if not ConvertedFolder.is_at(source):
         raise LoopedError(f"{source} is not a converted folder; make one with `looped convert`")
     folder = ConvertedFolder(source)
+    check_lookahead_gate(folder)
     names = {hugging_face_name(name): name for name in folder.shapes}
     itemsize = 4 if folder.dtype == "float32" else 2
     plan = split_state_dict_into_shards_factory(

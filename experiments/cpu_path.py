@@ -25,10 +25,11 @@ from flax import nnx
 
 from looped.bench.model_maker import SHAPES
 from looped.executables import Executables
+from looped.lookahead import LookaheadHeads
 from looped.models import OuroModel
 from looped.sched import LaunchKind
 from looped.state import DeviceState, StateShape
-from looped.steps import Parameters, lookahead_head
+from looped.steps import Parameters
 
 CONFIG = SHAPES["small"]
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, CHUNK = 16, 16, 4096, 256
@@ -113,7 +114,7 @@ def main() -> None:
     num_rounds = parser.parse_args().rounds
     logging.disable(logging.WARNING)
     model = OuroModel(CONFIG, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    parameters = Parameters(model=model, lookahead_head=lookahead_head(CONFIG.hidden_size, 0))
+    parameters = Parameters(model=model, lookahead=LookaheadHeads.create(CONFIG, seed=0))
     shape = StateShape(
         config=CONFIG,
         dtype=jnp.bfloat16,

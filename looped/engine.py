@@ -13,6 +13,7 @@ from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
 from .launch_observer import LaunchObserver, Moment
 from .loading import LoadedModel
+from .lookahead import LookaheadHeads, check_lookahead
 from .memory import MemoryPlan
 from .outputs import Completion, StepOutput, TokenEvent
 from .planning import choose_backend, plan_scheduler, plan_shape
@@ -20,7 +21,7 @@ from .records import EngineStats
 from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
 from .sampling_params import SamplingParams
-from .steps import Parameters, lookahead_head
+from .steps import Parameters
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,13 @@ class LLMEngine:
                 f"{loaded.layers}; load it with load_folder(..., layers={self.config.layers!r})"
             )
         self._exit_defaults = self.config.exit_defaults(loaded.config)
+        self._has_lookahead_gate = loaded.has_lookahead_gate
+        check_lookahead(self.config.exit_mode, has_gate=self._has_lookahead_gate)
         parameters = Parameters(
             model=loaded.model,
-            lookahead_head=lookahead_head(loaded.config.hidden_size, self.config.lookahead_seed),
+            lookahead=LookaheadHeads.create(
+                loaded.config, seed=self.config.lookahead_seed, gate=loaded.lookahead_gate
+            ),
         )
         backend = choose_backend(self.config)
         if backend.startswith("pallas") and jax.default_backend() == "cpu":
@@ -195,6 +200,7 @@ class LLMEngine:
             num_planes=self.model_config.num_loops,
             eos_token_ids=self._eos_token_ids,
             exit_defaults=self._exit_defaults,
+            has_lookahead_gate=self._has_lookahead_gate,
         )
         try:
             for request in requests:  # all alike: what refuses one refuses the first

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looped.convert import resolve_model_folder
+from looped.convert import LOOKAHEAD_FILE, resolve_model_folder
 
 from .compilation_cache import use_compilation_cache
 from .config import ModelConfig
@@ -14,6 +14,7 @@ from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .launch_observer import LaunchObserver
 from .loading import load_folder
+from .lookahead import check_lookahead
 from .outputs import Completion, StepOutput
 from .planning import check_options
 from .progress import progress_bars
@@ -80,6 +81,7 @@ class LLM:
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.
         check_options(config, ModelConfig.from_file(folder / "config.json"), num_loops)
+        check_lookahead(config.exit_mode, has_gate=(folder / LOOKAHEAD_FILE).exists())
         has_tokenizer = (folder / "tokenizer.json").exists()
         self.tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
         self._has_own_ends = eos_token_ids is not None

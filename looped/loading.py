@@ -7,11 +7,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from looped.convert import ConvertedFolder, HuggingFaceFolder
+from looped.convert import (
+    ConvertedFolder,
+    HuggingFaceFolder,
+    LookaheadGate,
+    read_lookahead_gate,
+)
 
 from .config import ModelConfig
 from .engine_config import LAYER_FORMS
 from .errors import UsageError
+from .lookahead import serves
 from .models import OuroModel, load_model
 
 logger = logging.getLogger(__name__)
@@ -31,6 +37,13 @@ class LoadedModel:
     config: ModelConfig
     model: OuroModel
     dtype: str
+    lookahead_gate: LookaheadGate | None = None
+    """Trained heads of exit mode `lookahead`, where the folder has them."""
+
+    @property
+    def has_lookahead_gate(self) -> bool:
+        """Whether exit mode `lookahead` can be used with this P."""
+        return self.lookahead_gate is not None and serves(self.lookahead_gate, self.config)
 
     @property
     def layers(self) -> str:
@@ -69,10 +82,11 @@ def load_folder(
     else:
         source = HuggingFaceFolder(folder)
         source.check_values()
+    gate = read_lookahead_gate(folder, source.config)
     config = source.config.with_num_loops(num_loops)
     dtype = dtype or ("bfloat16" if source.dtype == "bfloat16" else "float32")
     model = load_model(config, source.read, DTYPES[dtype])
     if layers == "scanned":
         model.stack_layers()
     logger.info("loaded %s: %d parameters, %s", folder, config.num_parameters, dtype)
-    return LoadedModel(folder, config, model, dtype)
+    return LoadedModel(folder, config, model, dtype, gate)

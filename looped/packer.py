@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from looped.sched import Batch, InterfaceError, ItemKind, ScheduledItem
+from looped.sched import Batch, ExitMode, InterfaceError, ItemKind, ScheduledItem
 
 from .packing import (
     GATE_LOOKAHEAD,
     GATE_NONE,
     GATE_OURO,
+    GATE_RANDOM_LOOKAHEAD,
     CodaArrays,
     PackedLayout,
     PrefillArrays,
@@ -28,6 +29,14 @@ from .state import StateShape
 from .tables import BlockTables
 
 Buffer = np.ndarray[Any, Any]
+
+GATES = {
+    ExitMode.OURO: GATE_OURO,
+    ExitMode.OURO_DELAYED: GATE_OURO,
+    ExitMode.RANDOM_LOOKAHEAD: GATE_RANDOM_LOOKAHEAD,
+    ExitMode.LOOKAHEAD: GATE_LOOKAHEAD,
+}
+"""What a row asks of the device where its mode needs a gate."""
 
 
 class Packer:
@@ -149,5 +158,4 @@ def _gate_of(item: ScheduledItem) -> int:
     assert item.kind is ItemKind.DECODE
     if not item.runs_gate:
         return GATE_NONE
-    is_lookahead = item.request.exit_rule.mode == "random_lookahead"
-    return GATE_LOOKAHEAD if is_lookahead else GATE_OURO
+    return GATES[item.request.exit_rule.mode]

@@ -23,8 +23,10 @@ GATE_NONE = 0
 """A decode row whose exit does not depend on a signal of this launch."""
 GATE_OURO = 1
 """The model's gate, multiplied into the row's survival product."""
-GATE_LOOKAHEAD = 2
+GATE_RANDOM_LOOKAHEAD = 2
 """The random look-ahead head; it has no memory."""
+GATE_LOOKAHEAD = 3
+"""The trained look-ahead head of the row's loop; no memory either."""
 
 
 @register_pytree
@@ -60,7 +62,7 @@ class RecurrentArrays:
     decode_positions: Any
     """[R] the row's place in its sequence."""
     decode_gates: Any
-    """[R] GATE_NONE, GATE_OURO or GATE_LOOKAHEAD."""
+    """[R] GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD or GATE_LOOKAHEAD."""
     decode_tables: Any
     """[R B] blocks of the plane of the row's depth."""
     prompts: PromptArrays

@@ -15,10 +15,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from looped.convert import LookaheadGate
+
 from .errors import UsageError
 from .models import OuroModel
 
-ExitMode = Literal["ouro", "ouro_delayed", "random_lookahead", "trace"]
+ExitMode = Literal["ouro", "ouro_delayed", "random_lookahead", "lookahead", "trace"]
 
 
 @jax.tree_util.register_dataclass
@@ -76,6 +78,7 @@ def generate(
     max_loops: int | None = None,
     trace: Sequence[int] | None = None,
     lookahead_head: Float[Array, " E"] | None = None,
+    lookahead_gate: LookaheadGate | None = None,
     forced_token_ids: Sequence[int] = (),
 ) -> Iterator[ReferenceToken]:
     """Greedy tokens, without an end: the prompt at full depth, then each token by its exit rule.
@@ -87,12 +90,14 @@ def generate(
         mode: `ouro` leaves after the first loop r >= min_loops whose cumulative exit probability
             reaches the threshold; `ouro_delayed` decides the same and leaves one loop later;
             `random_lookahead` scores the normed row with a frozen head, and a score that reaches
-            the threshold after loop r means leaving after r + 1;
+            the threshold after loop r means leaving after r + 1; `lookahead` is the same with a
+            trained head for each loop;
             `trace` leaves where `trace` says, by output token, and runs P loops past its end.
         threshold: 1 never leaves early, whatever rounding does.
         min_loops, max_loops: bounds on the loops of a token; max_loops None is P.
         trace: loops per output token, the first P, only for mode `trace`.
         lookahead_head: float32 head of mode `random_lookahead`, only there.
+        lookahead_gate: heads of mode `lookahead`, only there.
         forced_token_ids: first tokens to emit instead of the most likely ones; the logits that
             come with them are still the model's.
 
@@ -108,7 +113,11 @@ def generate(
             f"expected 1 <= min_loops <= max_loops <= {num_loops}, "
             f"got min_loops {min_loops}, max_loops {max_loops}"
         )
-    for needed_by, option in (("trace", trace), ("random_lookahead", lookahead_head)):
+    for needed_by, option in (
+        ("trace", trace),
+        ("random_lookahead", lookahead_head),
+        ("lookahead", lookahead_gate),
+    ):
         if (mode == needed_by) != (option is not None):
             raise UsageError(f"exit mode {mode}: a {needed_by} option is for that mode alone")
     num_prompt = len(prompt_token_ids)
@@ -139,6 +148,10 @@ def generate(
             signal, first_deciding = np.float32(1.0) - survival, min_loops
             if lookahead_head is not None:
                 signal = np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ lookahead_head))
+                first_deciding = min_loops - 1
+            if lookahead_gate is not None and loop < num_loops - 1:
+                head, bias = lookahead_gate.weight[loop - 1], lookahead_gate.bias[loop - 1]
+                signal = np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ head + bias))
                 first_deciding = min_loops - 1
             fires = threshold < 1.0 and loop >= first_deciding and signal >= np.float32(threshold)
             if trace is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from looped.sched import ExitOptions, PromptScoring, Request, RequestError, resolve_exit
 
 from .errors import UsageError
+from .lookahead import check_lookahead
 from .sampler import SamplingRows
 from .sampling_params import MAX_SEED, SamplingParams
 
@@ -71,6 +72,7 @@ def build_requests(
     num_planes: int,
     eos_token_ids: frozenset[int],
     exit_defaults: ExitOptions,
+    has_lookahead_gate: bool,
 ) -> list[Request]:
     """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
@@ -85,7 +87,8 @@ def build_requests(
         )
     try:
         exit_rule = resolve_exit(params.exit, exit_defaults, num_planes)
-    except RequestError as error:
+        check_lookahead(exit_rule.mode, has_gate=has_lookahead_gate)
+    except (RequestError, UsageError) as error:
         raise UsageError(f"{name}: {error}") from None
     for option in ("stop_token_ids", "logit_bias"):
         outside = [i for i in getattr(params, option) if not 0 <= i < vocab_size]

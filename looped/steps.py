@@ -15,10 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
 
+from .lookahead import LookaheadHeads
 from .models import OuroModel
 from .packing import (
     GATE_LOOKAHEAD,
     GATE_OURO,
+    GATE_RANDOM_LOOKAHEAD,
     PrefillArrays,
     PromptArrays,
     RecurrentArrays,
@@ -34,13 +36,7 @@ class Parameters:
     """What steps read and never write."""
 
     model: OuroModel
-    lookahead_head: Float[Array, " E"]
-    """Frozen random head of exit mode `random_lookahead`, float32."""
-
-
-def lookahead_head(hidden_size: int, seed: int) -> jax.Array:
-    """Frozen random head of exit mode `random_lookahead`: N(0, 1/E), float32, [E]."""
-    return jax.random.normal(jax.random.key(seed), (hidden_size,)) * hidden_size**-0.5
+    lookahead: LookaheadHeads
 
 
 @register_pytree
@@ -251,9 +247,10 @@ def _gate(
     is_ouro = arrays.decode_gates == GATE_OURO
     # A slot past the end is dropped: rows without Ouro's gate keep their product.
     slots = jnp.where(is_ouro, arrays.decode_slots, survival.shape[0])
-    score = jax.nn.sigmoid(jnp.sum(rows.astype(jnp.float32) * parameters.lookahead_head, axis=-1))
-    is_lookahead = arrays.decode_gates == GATE_LOOKAHEAD
-    signals = jnp.where(is_ouro, 1.0 - after, jnp.where(is_lookahead, score, 0.0))
+    is_trained = arrays.decode_gates == GATE_LOOKAHEAD
+    is_lookahead = is_trained | (arrays.decode_gates == GATE_RANDOM_LOOKAHEAD)
+    scores = parameters.lookahead.scores(rows, arrays.decode_depths, is_trained)
+    signals = jnp.where(is_ouro, 1.0 - after, jnp.where(is_lookahead, scores, 0.0))
     return survival.at[slots].set(after, mode="drop"), signals
 
 

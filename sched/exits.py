@@ -25,8 +25,14 @@ class ExitMode(StrEnum):
     """The same test, one loop ahead: the token leaves after the next loop."""
     RANDOM_LOOKAHEAD = "random_lookahead"
     """A frozen random head decides one loop ahead; a baseline for trained look-ahead gates."""
+    LOOKAHEAD = "lookahead"
+    """A head that was trained for it decides one loop ahead, by the same rules."""
     TRACE = "trace"
     """Recorded exit depths, one per output token."""
+
+
+LOOKAHEAD_MODES = (ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD)
+"""A head on the row after one loop says whether the token leaves after the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +191,7 @@ def runs_gate(rule: ExitRule, loop: int, is_exit_pending: bool) -> bool:
     """
     if rule.threshold >= 1.0 or is_exit_pending:
         return False
-    if rule.mode is ExitMode.RANDOM_LOOKAHEAD:
+    if rule.mode in LOOKAHEAD_MODES:
         return is_deciding(rule, loop, is_exit_pending)
     return loop < rule.max_loops
 
@@ -199,7 +205,7 @@ def decide(
         rule: the request's exit rule.
         loop: loops executed, 1-based.
         signal: float32 value read from the device: 1 - prod(1 - sigmoid(g)) for the Ouro modes,
-            the head's score for `random_lookahead`. Looked at only where `is_deciding`.
+            the head's score for the look-ahead modes. Looked at only where `is_deciding`.
         is_exit_pending: an earlier EXIT_NEXT.
         output_index: index of the token among the request's outputs.
 

@@ -18,9 +18,10 @@ from engines_here import backends_here, random_model
 from report import Outcome, Recorder
 
 from looped.executables import Executables
+from looped.lookahead import LookaheadHeads
 from looped.sched import LaunchKind
 from looped.state import DeviceState, StateShape
-from looped.steps import Parameters, lookahead_head
+from looped.steps import Parameters
 
 DECODE_SEQUENCES = (1, 8, 32, 128)
 CONTEXTS = (1024, 4096, 16384)
@@ -125,7 +126,7 @@ class Bench:
         self._config = loaded.config
         self._floors = floors
         self._parameters = Parameters(
-            model=loaded.model, lookahead_head=lookahead_head(loaded.config.hidden_size, 0)
+            model=loaded.model, lookahead=LookaheadHeads.create(loaded.config, seed=0)
         )
         self._leaves = jax.tree.leaves(self._parameters)
         shape = StateShape(

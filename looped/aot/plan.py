@@ -11,12 +11,13 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 from looped.executables import Executables, Rung, all_rungs, ladders_for
 from looped.loading import DTYPES
+from looped.lookahead import LookaheadHeads
 from looped.models import OuroModel
 from looped.pallas_kernels import AUTO, resolve_backend
 from looped.planning import plan_absent_gpu, plan_scheduler
 from looped.sched import Ladder, LaunchKind, bucket_for
 from looped.state import StateShape
-from looped.steps import Parameters, lookahead_head
+from looped.steps import Parameters
 
 from .targets import Target
 
@@ -76,7 +77,7 @@ def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Paramet
     """Parameters as shapes and types."""
     return Parameters(
         model=OuroModel.abstract(config, DTYPES[dtype], is_stacked=layers == "scanned"),
-        lookahead_head=jax.eval_shape(lambda: lookahead_head(config.hidden_size, 0)),
+        lookahead=jax.eval_shape(lambda: LookaheadHeads.create(config, seed=0)),
     )
 
 

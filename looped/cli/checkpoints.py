@@ -76,6 +76,8 @@ def inspect(
     summary.add_row("bytes", f"{values['bytes']:,} ({values['dtype']})")
     for dtype, size in values["kv_bytes_per_token"].items():
         summary.add_row(f"KV bytes per token, {dtype}", f"{size:,}")
+    if gate := values["lookahead_gate"]:
+        summary.add_row("look-ahead gate", ", ".join(f"{name} {gate[name]}" for name in gate))
     console.print(summary)
     tensors = Table("tensor", "shape")
     for name, shape in values["tensors"].items():

@@ -74,7 +74,7 @@ class GenerationFields(Fields):
     """**Looped.** Most loops of a generated token."""
     exit_threshold: float | None = None
     """**Looped.** A token leaves the loops once its exit probability reaches this; 1 never does."""
-    exit_mode: Literal["ouro", "ouro_delayed", "random_lookahead"] | None = None
+    exit_mode: Literal["ouro", "ouro_delayed", "random_lookahead", "lookahead"] | None = None
     """**Looped.** The exit rule, where the server lets requests choose (`--allow-exit-mode`)."""
     priority: int | None = None
     """**Looped.** Lower goes first, where the server schedules by priority."""

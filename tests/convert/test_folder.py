@@ -53,12 +53,21 @@ def test_the_manifest_says_where_the_folder_came_from(source: Path, converted: P
         "source_dtype": "bfloat16",
         "dtype": "bfloat16",
         "tool_version": version("looped"),
+        "lookahead_gate": {},
     }
     stored = read_checkpoint(source)
     assert checksums == {
         name: hashlib.sha256(stored[hugging_face_name(name)].tobytes()).hexdigest()
         for name in parameter_shapes(ModelConfig.from_hugging_face(small_config()))
     }
+
+
+def test_a_manifest_from_before_look_ahead_gates_is_read(converted: Path) -> None:
+    path = converted / "manifest.json"
+    values = json.loads(path.read_text())
+    del values["lookahead_gate"]
+    path.write_text(json.dumps(values))
+    assert Manifest.from_file(path).lookahead_gate == {}
 
 
 def test_a_manifest_reads_back_as_written_and_is_frozen(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The engine says what the oracle says: every golden run, under every policy and cache option."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from engines import (
     second_fixture_is_slow,
 )
 
-from looped.engine import lookahead_head
+from looped.lookahead import random_head
 from looped.reference import generate
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, LaunchKind
@@ -148,39 +149,20 @@ def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, po
 
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
-def test_random_lookahead_leaves_where_the_reference_leaves(golden, policy):
+@pytest.mark.parametrize("mode", [ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD])
+def test_look_ahead_leaves_where_the_reference_leaves(golden, policy, mode):
     loaded = loaded_model(golden.folder)
-    head = lookahead_head(loaded.config.hidden_size, seed=3)
-    thresholds = (0.3, 0.5, 0.7)
+    if mode is ExitMode.LOOKAHEAD:
+        heads = {"lookahead_gate": loaded.lookahead_gate}
+    else:
+        heads = {"lookahead_head": random_head(loaded.config.hidden_size, seed=3)}
     engine = make_engine(golden.folder, policy=policy, lookahead_seed=3)
     prompts, params, expected = [], [], []
-    for prompt in golden.prompts[:4]:
-        for threshold in thresholds:
-            for min_loops in (1, 3):
-                prompts.append(prompt)
-                params.append(
-                    SamplingParams(
-                        max_tokens=12,
-                        exit=ExitOptions(
-                            mode=ExitMode.RANDOM_LOOKAHEAD,
-                            threshold=threshold,
-                            min_loops=min_loops,
-                        ),
-                    )
-                )
-                expected.append(
-                    list(
-                        generate(
-                            loaded.model,
-                            prompt,
-                            max_tokens=12,
-                            mode="random_lookahead",
-                            threshold=threshold,
-                            min_loops=min_loops,
-                            lookahead_head=head,
-                        )
-                    )
-                )
+    for prompt, threshold, min_loops in product(golden.prompts[:4], (0.3, 0.5, 0.7), (1, 3)):
+        rule = {"mode": mode, "threshold": threshold, "min_loops": min_loops}
+        prompts.append(prompt)
+        params.append(SamplingParams(max_tokens=12, exit=ExitOptions(**rule)))
+        expected.append(list(generate(loaded.model, prompt, max_tokens=12, **rule, **heads)))
     for completion, tokens in zip(complete(engine, prompts, params), expected, strict=True):
         assert list(completion.exit_depths) == [token.exit_depth for token in tokens]
         assert list(completion.token_ids) == [token.token_id for token in tokens]

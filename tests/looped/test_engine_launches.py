@@ -165,13 +165,14 @@ def deciding_loops(rule, pending_from):
         "ouro": (rule.min_loops, rule.max_loops - 1),
         "ouro_delayed": (rule.min_loops, rule.max_loops - 2),
         "random_lookahead": (max(1, rule.min_loops - 1), rule.max_loops - 2),
+        "lookahead": (max(1, rule.min_loops - 1), rule.max_loops - 2),
     }[rule.mode]
     return {loop for loop in range(first, last + 1) if loop < pending_from}
 
 
 def gate_loops(rule, pending_from):
     """Loops in which the row needs a gate."""
-    if rule.mode == "random_lookahead":
+    if rule.mode in ("random_lookahead", "lookahead"):
         return deciding_loops(rule, pending_from)
     if rule.threshold >= 1.0:
         return set()

@@ -14,12 +14,13 @@ from numpy_sampler import numpy_draw, numpy_edited
 from looped.coda import coda
 from looped.errors import UsageError
 from looped.logit_edits import ENDS_REQUEST, IN_PROMPT, ONE_OUTPUT, count_outputs, edit_logits
+from looped.lookahead import LookaheadHeads
 from looped.packing import coda_layout
 from looped.reference import generate
 from looped.sampler import SamplingRows
 from looped.sampling_params import SamplingParams
 from looped.state import DeviceState
-from looped.steps import Parameters, lookahead_head
+from looped.steps import Parameters
 
 VOCAB = 64
 STOPS = tuple(range(0, 512, 3))
@@ -213,7 +214,7 @@ def test_a_launch_without_options_reads_no_marks_or_bias_and_looks_for_no_top(ti
     """Outside conditions on data, only the counts of drawn tokens touch the [slots, V] arrays."""
     shape = make_engine(tiny_folder).runner.executables.shape
     model = loaded_model(tiny_folder).model
-    parameters = Parameters(model=model, lookahead_head=lookahead_head(64, 0))
+    parameters = Parameters(model=model, lookahead=LookaheadHeads.create(model.config, seed=0))
     layout = coda_layout(shape, 4)
     arrays = layout.host_views(np.zeros(layout.size, np.int32))
     traced = jax.make_jaxpr(lambda state, arrays: coda(shape, parameters, state, arrays))(

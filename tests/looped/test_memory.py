@@ -8,6 +8,7 @@ from engines import loaded_model, make_engine
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
+from looped.lookahead import LookaheadHeads
 from looped.memory import (
     COARSE_STEP,
     blocks_for_requests,
@@ -18,7 +19,7 @@ from looped.memory import (
 )
 from looped.planning import plan_shape
 from looped.sampling_params import SamplingParams
-from looped.steps import Parameters, lookahead_head
+from looped.steps import Parameters
 
 GIB = 2**30
 
@@ -81,7 +82,9 @@ class FakeGpu:
 def plan_on(monkeypatch, folder, stats, **options):
     loaded = loaded_model(folder)
     monkeypatch.setattr("looped.planning.jax.devices", lambda: [FakeGpu(stats)])
-    parameters = Parameters(model=loaded.model, lookahead_head=lookahead_head(64, 0))
+    parameters = Parameters(
+        model=loaded.model, lookahead=LookaheadHeads.create(loaded.config, seed=0)
+    )
     config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, **options)
     return plan_shape(loaded, config, parameters, "xla")
 

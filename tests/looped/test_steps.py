@@ -9,10 +9,11 @@ import pytest
 from engines import loaded_model, make_engine
 
 from looped.coda import coda
+from looped.lookahead import LookaheadHeads
 from looped.packing import (
-    GATE_LOOKAHEAD,
     GATE_NONE,
     GATE_OURO,
+    GATE_RANDOM_LOOKAHEAD,
     PrefillArrays,
     coda_layout,
     prefill_layout,
@@ -21,7 +22,7 @@ from looped.packing import (
 from looped.pallas_kernels import NO_BLOCK
 from looped.sampling_params import MAX_LOGPROBS
 from looped.state import DeviceState
-from looped.steps import Parameters, RowMap, lookahead_head, prefill, recurrent
+from looped.steps import Parameters, RowMap, prefill, recurrent
 
 ROWS = 16
 NUM_SLOTS = 8
@@ -36,7 +37,7 @@ def shape(request):
 @pytest.fixture(scope="module")
 def parameters(request):
     model = loaded_model(request.getfixturevalue("tiny_folder")).model
-    return Parameters(model=model, lookahead_head=lookahead_head(64, 0))
+    return Parameters(model=model, lookahead=LookaheadHeads.create(model.config, seed=0))
 
 
 def random_state(shape):
@@ -62,7 +63,7 @@ def mixed_arrays(shape, *, runs_gate=1, depth_of_prompt=1, finish_slot=NUM_SLOTS
     arrays.decode_slots[:3] = [6, 1, 4]
     arrays.decode_depths[:3] = [0, 2, 3]
     arrays.decode_positions[:3] = [4, 17, 9]
-    arrays.decode_gates[:3] = [GATE_OURO, GATE_LOOKAHEAD, GATE_NONE]
+    arrays.decode_gates[:3] = [GATE_OURO, GATE_RANDOM_LOOKAHEAD, GATE_NONE]
     arrays.decode_tables[0, :1] = [10]
     arrays.decode_tables[1, :2] = [11, 12]
     arrays.decode_tables[2, :1] = [13]
@@ -108,7 +109,7 @@ def test_the_gate_runs_on_decode_rows_only_and_by_each_rows_own_mode(shape, para
     assert changed(before.survival, after.survival) == {6}, "only Ouro's row has a product"
     rows = after.hidden[jnp.asarray([6, 1])]
     gate = jax.nn.sigmoid(parameters.model.gate_logits(rows))[0]
-    score = jax.nn.sigmoid(rows[1] @ parameters.lookahead_head)
+    score = jax.nn.sigmoid(rows[1] @ parameters.lookahead.random)
     np.testing.assert_allclose(signals[:2], [gate, score], atol=1e-6)
     assert (np.asarray(signals[2:]) == 0).all()
     np.testing.assert_allclose(after.survival[6], 1 - gate, atol=1e-6)

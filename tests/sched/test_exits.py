@@ -84,7 +84,8 @@ def test_conflicts_and_values_out_of_range_are_refused(options: ExitOptions, mes
 
 
 def test_deciding_and_gate_loops_follow_their_definition_everywhere() -> None:
-    adaptive = (ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.RANDOM_LOOKAHEAD)
+    lookahead = (ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD)
+    adaptive = (ExitMode.OURO, ExitMode.OURO_DELAYED, *lookahead)
     for mode, low, high in itertools.product(adaptive, range(1, 5), range(1, 5)):
         if low > high:
             continue
@@ -92,9 +93,9 @@ def test_deciding_and_gate_loops_follow_their_definition_everywhere() -> None:
         deciding = {
             ExitMode.OURO: range(low, high),
             ExitMode.OURO_DELAYED: range(low, high - 1),
-            ExitMode.RANDOM_LOOKAHEAD: range(max(1, low - 1), high - 1),
+            **dict.fromkeys(lookahead, range(max(1, low - 1), high - 1)),
         }[mode]
-        gate = deciding if mode is ExitMode.RANDOM_LOOKAHEAD else range(1, high)
+        gate = deciding if mode in lookahead else range(1, high)
         for loop in range(1, 5):
             assert is_deciding(rule, loop, False) == (loop in deciding)
             assert runs_gate(rule, loop, False) == (loop in gate)

@@ -181,7 +181,7 @@ def expected_output(request: Request, num_planes: int) -> tuple[list[int], list[
         elif rule.threshold < 1:
             delay = 0 if rule.mode is ExitMode.OURO else 1
             first = rule.min_loops
-            if rule.mode is ExitMode.RANDOM_LOOKAHEAD:
+            if rule.mode in (ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD):
                 first = max(1, rule.min_loops - 1)
             for loop in range(first, rule.max_loops - delay):
                 if signal_of(seed, index, loop) >= rule.threshold:

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from looped.config import ModelConfig
+from looped.convert import LookaheadGate
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.executables import Executables
@@ -39,7 +42,19 @@ _executables: dict[Any, Executables] = {}
 
 @functools.cache
 def loaded_model(folder: Path, dtype: str = "float32", layers: str = "unrolled") -> LoadedModel:
-    return load_folder(folder, dtype=dtype, layers=layers)
+    """A model with look-ahead heads, so that requests of every exit mode can be served."""
+    loaded = load_folder(folder, dtype=dtype, layers=layers)
+    return replace(loaded, lookahead_gate=random_gate(loaded.config))
+
+
+def random_gate(config: ModelConfig, seed: int = 0) -> LookaheadGate:
+    """Look-ahead heads whose scores spread around one half."""
+    rng = np.random.default_rng(seed)
+    num_heads = config.num_loops - 2
+    weight = rng.standard_normal((num_heads, config.hidden_size)) * config.hidden_size**-0.5
+    return LookaheadGate(
+        weight.astype(np.float32), rng.standard_normal(num_heads).astype(np.float32)
+    )
 
 
 def make_engine(
