@@ -4,7 +4,7 @@ That is an open loop: a server that falls behind gets its next requests all the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
@@ -18,6 +18,15 @@ class Prompt:
     token_ids: tuple[int, ...]
     output_tokens: int
     """Emitted exactly: the end of sequence is ignored."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Prompts of one run."""
+
+    prompts: list[Prompt]
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Of a file's entries that were looked at, those not used, by the reason."""
 
 
 @dataclass(frozen=True, slots=True)

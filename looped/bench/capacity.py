@@ -61,11 +61,7 @@ def find_capacity(
     Raises:
         UsageError: arguments out of range.
     """
-    if not 0 < start < float("inf") or not precision > 1 or most_trials < 1:
-        raise UsageError(
-            "expected a start rate above 0, a precision above 1 (a ratio) and a trial or more; "
-            f"got {start}, {precision} and {most_trials}"
-        )
+    check_search(start, precision)
     trials: list[tuple[float, T]] = []
     low: float | None = None
     high: float | None = None
@@ -86,3 +82,12 @@ def find_capacity(
         else:
             rate = sqrt(low * high)
     return Capacity(low, high, trials)
+
+
+def check_search(start: float, precision: float) -> None:
+    """UsageError for a search that has no beginning or no end."""
+    if not 0 < start < float("inf") or not 1 < precision < float("inf"):
+        raise UsageError(
+            "expected a start rate above 0, and a precision above 1 (a ratio of rates); got "
+            f"{start} and {precision}"
+        )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from looped.errors import UsageError
+
 from .load_run import LoadRun
 from .served_request import Objective, ServedRequest
 from .statistics import Latencies
@@ -28,6 +30,17 @@ class Judgement:
     max_lag: float = 0.1
     """Seconds that the client may be late with a request."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or not self.max_lag > 0:
+            raise UsageError(
+                "expected a share above 0 and at most 1, and a lag above 0; got "
+                f"{self.share} and {self.max_lag}"
+            )
+
+    @property
+    def has_objective(self) -> bool:
+        return self.objective != Objective()
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSummary:
@@ -35,6 +48,9 @@ class LoadSummary:
 
     name: str
     rate: float
+    """Requests per second, the mean of the process that the arrivals were drawn from."""
+    arrived_rate: float
+    """Requests / last arrival, which is what the draw came to."""
     num_requests: int
     seconds: float
     """From the start of the clock to the last end."""
@@ -104,6 +120,7 @@ def summarise(run: LoadRun, judgement: Judgement) -> LoadSummary:
     return LoadSummary(
         name=run.name,
         rate=run.rate,
+        arrived_rate=len(requests) / max(request.arrival for request in requests),
         num_requests=len(requests),
         seconds=seconds,
         ttft=Latencies.of([r.ttft for r in well if r.ttft is not None]),

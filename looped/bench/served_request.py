@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 from .statistics import percentile
 
@@ -33,6 +33,10 @@ class Objective:
     """Seconds to the first token at most; None: any."""
     itl: float | None = None
     """Seconds that the 99th percentile of a request's gaps may have; None: any."""
+
+    def __str__(self) -> str:
+        parts = (("TTFT", self.ttft), ("p99 of ITL", self.itl))
+        return " and ".join(f"{name} <= {x:g} s" for name, x in parts if x is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,11 @@ class ServedRequest:
         if objective.ttft is not None and self.ttft > objective.ttft:
             return False
         return objective.itl is None or not self.gaps or percentile(self.gaps, 99) <= objective.itl
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        failure = values["failure"] and Failure(values["failure"])
+        return cls(**values | {"chunk_times": tuple(values["chunk_times"]), "failure": failure})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
