@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from .arrivals import Arrival
 from .load_client import LoadClient
+from .metrics_page import counted_between, read_counters
 from .served_request import ServedRequest
-from .server_counters import counted_between, read_counters
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_DRAIN = 60.0
