@@ -1,13 +1,17 @@
 """One run of a load: the list of arrivals played, and what client and server noted meanwhile."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import process_time
 
 from .arrivals import Arrival
 from .load_client import LoadClient
 from .metrics_page import counted_between, read_counters
 from .served_request import ServedRequest
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_DRAIN = 60.0
@@ -26,6 +30,8 @@ class LoadRun:
     """By how much the server's counters rose; empty where it has none that are known."""
     waiting_at_last: int | None = None
     """Requests that waited for a slot when the last one came, as the server says."""
+    client_seconds: float = 0.0
+    """CPU time of the client's process while the list was played."""
 
 
 async def play_run(
@@ -51,7 +57,9 @@ async def play_run(
     async def look() -> None:
         at_last.update(await _counters(client))
 
+    busy_before = process_time()
     requests = await client.play(arrivals, on_end=on_end, at_last=look if before else None)
+    client_seconds = process_time() - busy_before
     after = await _idle_counters(client) if before else {}
     waiting = at_last.get("requests_waiting")
     return LoadRun(
@@ -60,12 +68,17 @@ async def play_run(
         requests=requests,
         counted=counted_between(before, after),
         waiting_at_last=None if waiting is None else round(waiting),
+        client_seconds=client_seconds,
     )
 
 
 async def _counters(client: LoadClient) -> dict[str, float]:
     page = await client.metrics()
-    return {} if page is None else read_counters(page)
+    try:
+        return {} if page is None else read_counters(page)
+    except ValueError as error:
+        logger.info("the server's /metrics is not used: %s", error)
+        return {}
 
 
 async def _idle_counters(client: LoadClient) -> dict[str, float]:

@@ -82,6 +82,8 @@ class LoadSummary:
     """The first of each kind in words."""
     lag: Latencies | None
     """How late the client was, over all requests."""
+    client_load: float
+    """CPU time of the client / seconds: near 1 it reads late, and its gaps are not the server's."""
     counted: dict[str, int]
     """By how much the server's counters rose."""
     violations: list[Violation]
@@ -142,6 +144,7 @@ def summarise(run: LoadRun, judgement: Judgement) -> LoadSummary:
         failures=dict(Counter(r.failure_kind for r in requests if r.failure_kind is not None)),
         failure_details=details,
         lag=Latencies.of([request.lag for request in requests]),
+        client_load=run.client_seconds / seconds,
         counted=run.counted,
         violations=violations,
         is_sustained=not violations and attainment >= judgement.share and is_bounded(growth),

@@ -80,6 +80,7 @@ def runs_table(
         yield _row("of it without a slot", ["-" if v is None else str(v) for v in waiting])
     for title, attribute in LATENCIES:
         yield from latency_rows(title, [getattr(run, attribute) for run in runs])
+    yield _row("client's CPU, % of a core", [number(100 * run.client_load) for run in runs])
     for title, name in COUNTED:
         if any(name in run.counted for run in runs):
             yield _row(title, [str(run.counted.get(name, "-")) for run in runs])

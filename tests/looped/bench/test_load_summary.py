@@ -115,3 +115,17 @@ def test_a_run_against_a_server_with_counters_has_what_they_rose_by():
     assert summary.counted == {"mixed_launches": 14}  # before, at the last arrival, after
     assert summary.waiting_at_last == 3
     assert summary.attainment == 1.0
+    assert summary.client_load > 0
+
+
+def test_a_page_of_metrics_that_cannot_be_read_is_left_alone():
+    async def work():
+        transport = FakeCompletions(metrics=lambda: '{"not": "prometheus"}')
+        async with LoadClient("http://fake", model="fake", transport=transport) as client:
+            arrivals = poisson_arrivals([Prompt((1,), 3)] * 5, 2.0, seed=0)
+            return await play_run(client, arrivals, name="run0", rate=2.0)
+
+    run = run_virtually(work())
+    assert run.counted == {}
+    assert run.waiting_at_last is None
+    assert len(run.requests) == 5
