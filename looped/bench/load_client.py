@@ -102,13 +102,10 @@ class LoadClient:
         (served,) = await self.play([arrival])
         is_refused = served.failure is Failure.REFUSED and served.detail.startswith(("400", "422"))
         if is_refused and self._has_usage_always:
-            logger.info(
-                "the server refuses a request with continuous_usage_stats (%s); without it, a "
-                "chunk counts as one token",
-                served.detail,
-            )
             self._has_usage_always = False
             (served,) = await self.play([arrival])
+            if served.failure is None:
+                logger.info("the server takes no continuous_usage_stats: a chunk counts as a token")
         if served.failure is not None:
             raise LoopedError(f"the first request failed: {served.failure}: {served.detail}")
         return served
