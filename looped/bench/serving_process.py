@@ -20,7 +20,7 @@ from looped.errors import LoopedError
 logger = logging.getLogger(__name__)
 
 ADDRESS = re.compile(r"http://[\d.]+:\d+")
-SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_BETWEEN_LOOKS = 0.25
 SECONDS_TO_STOP = 60.0
 LAST_LINES = 5
 
@@ -42,14 +42,17 @@ class ServingProcess:
     def wait_until_ready(self, seconds: float) -> None:
         """Returns when requests are taken; LoopedError if that does not come."""
         deadline = time.monotonic() + seconds
-        while not self._is_ready():
-            if self.exit_code is not None:
-                raise LoopedError(
-                    f"the server ended with exit code {self.exit_code}: {self._last_words()}"
-                )
-            if time.monotonic() > deadline:
-                raise LoopedError(f"the server was not ready after {seconds:g} s; see {self.log}")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        with httpx.Client() as client:
+            while not self._is_ready(client):
+                if self.exit_code is not None:
+                    raise LoopedError(
+                        f"the server ended with exit code {self.exit_code}: {self._last_words()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise LoopedError(
+                        f"the server was not ready after {seconds:g} s; see {self.log}"
+                    )
+                time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code; LoopedError if it does not end."""
@@ -61,12 +64,12 @@ class ServingProcess:
                 f"the server was still there {SECONDS_TO_STOP:g} s after SIGTERM; see {self.log}"
             ) from None
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, client: httpx.Client) -> bool:
         if not self.url:
             found = ADDRESS.search(self.log.read_text(encoding="utf-8", errors="replace"))
             self.url = "" if found is None else found[0]
         try:
-            return bool(self.url) and httpx.get(self.url + "/health").status_code == 200
+            return bool(self.url) and client.get(self.url + "/health").status_code == 200
         except httpx.TransportError:  # it listens a moment after it has said so
             return False
 
