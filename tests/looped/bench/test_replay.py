@@ -139,8 +139,8 @@ def test_only_options_that_were_given_are_passed_on():
 
 def test_a_server_that_does_not_start_says_why(tmp_path):
     with (
-        pytest.raises(LoopedError, match=r"ended with exit code \d: .*nowhere"),
-        serving(tmp_path / "nowhere", [], log=tmp_path / "log", start_timeout=60),
+        pytest.raises(LoopedError, match="ended with exit code 2: .*--nonsense"),
+        serving(tmp_path, ["--nonsense"], log=tmp_path / "log", start_timeout=60),
     ):
         pass
 
