@@ -33,6 +33,7 @@ from .bench_serve import (
     made_up_prompts,
 )
 from .checkpoints import Dtype
+from .interrupts import ended_by_sigterm
 from .options import with_config_options
 
 
@@ -122,7 +123,9 @@ def replay(
         "dropped": {"replay": sample.dropped} if sample.dropped else None,
     }
     make_folder(out)
-    result = judge_arms(play_arms(plan, out), judgement)
+    with ended_by_sigterm():
+        played = play_arms(plan, out)
+    result = judge_arms(played, judgement)
     values = {"schema": SCHEMA_VERSION, **description, **result.to_json()}
     table = "\n".join(replay_page(description, result, judgement)) + "\n"
     write_results(out, values, table)

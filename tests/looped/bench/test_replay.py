@@ -2,9 +2,14 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from command_line import looped
 
@@ -14,7 +19,7 @@ from looped.bench.load_summary import Judgement
 from looped.bench.replay import REPLAYED, Replay, judge_arms
 from looped.bench.replay_report import replay_page
 from looped.bench.served_request import Failure, Objective, ServedRequest
-from looped.bench.serving_process import engine_options, serving
+from looped.bench.serving_process import ADDRESS, engine_options, serving
 from looped.config import ModelConfig
 from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
@@ -139,7 +144,7 @@ def test_only_options_that_were_given_are_passed_on():
 
 def test_a_server_that_does_not_start_says_why(tmp_path):
     with (
-        pytest.raises(LoopedError, match="ended with exit code 2: .*--nonsense"),
+        pytest.raises(LoopedError, match=r"ended with exit code 2: .*--nonsense"),
         serving(tmp_path, ["--nonsense"], log=tmp_path / "log", start_timeout=60),
     ):
         pass
@@ -177,3 +182,23 @@ def test_a_real_replay_is_valid(tiny_folder, tmp_path):
     for name in ("prompt_tokens", "output_tokens"):
         assert len({counts[name] for counts in counted.values()}) == 1
     assert {summary["num_requests"] for summary in result["arms"].values()} == {30}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_replay_that_is_ended_leaves_no_server_behind(tiny_folder, tmp_path, number):
+    log = tmp_path / "results" / "A0-server.log"
+    command = [sys.executable, "-P", "-m", "looped", "bench", "replay", "--model", tiny_folder]
+    options = ["--out", log.parent, "--no-plots", "--max-model-len", 512]
+    with subprocess.Popen([*map(str, [*command, *options])], stderr=subprocess.PIPE) as process:
+        found = None
+        deadline = time.monotonic() + 60
+        while found is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            found = ADDRESS.search(log.read_text()) if log.exists() else None
+        assert httpx.get(found[0] + "/health").status_code in (200, 503)
+        process.send_signal(number)
+        assert process.wait(30) != 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(found[0] + "/health")
