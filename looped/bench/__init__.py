@@ -10,6 +10,17 @@
     report                  JSON, Markdown, pictures
     model_maker             random weights in the shapes that are measured
 
-Everything but `worker` and `targets` works on (clock, launch records, token events): tests drive it
-with a stub executor and a virtual clock.
+and of a server, as its clients see it:
+
+    arrivals, sharegpt      what is asked for and when: made-up prompts, or a file's
+    load_client             sends on time, whatever the answers do (event_stream,
+                            completion_reading, served_request: one of them)
+    load_run, load_summary  a run as it was seen, and what it says (metrics_page: the server's side)
+    capacity                the largest rate that is sustained
+    serve_benchmark         rates or a search, on a server that runs (serve_report)
+    replay                  the same arrivals under each policy (serving_process, replay_report)
+
+What measures engines works on (clock, launch records, token events), but for `worker` and
+`targets`: tests drive it with a stub executor and a virtual clock. What measures servers works on
+its event loop's clock, which tests replace as well.
 """

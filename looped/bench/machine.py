@@ -12,6 +12,13 @@ def describe_machine() -> dict[str, Any]:
     """Date, processor, load, devices and versions; imports JAX."""
     import jax
 
+    return describe_host() | {
+        "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+    }
+
+
+def describe_host() -> dict[str, Any]:
+    """The same without devices, which belong to the server where a client measures one."""
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -20,10 +27,9 @@ def describe_machine() -> dict[str, Any]:
         "load_average_at_start": load[0] if load else None,
         "system": platform.platform(),
         "python": platform.python_version(),
-        "jax": jax.__version__,
+        "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "looped": version("looped"),
-        "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()],
     }
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from .arms import ARMS, COMPARISONS
 from .comparison import ArmSummary, Comparison
 from .interference import Benchmark, Result
+from .markdown import latency_rows, number
 from .metrics import METRICS
-from .statistics import MIN_VALUES_FOR_P99, Latencies, Spread
+from .statistics import Spread
 
 SCALES = {"s": (1e3, "ms")}
 """Units that are shown in another one: factor and name."""
@@ -96,26 +97,12 @@ def _arms_table(comparison: Comparison) -> Iterator[str]:
         ("TTFT, bystanders", "ttft_bystander"),
     ):
         if any(getattr(arm, attribute) for arm in arms):
-            yield from _latency_rows(title, [getattr(arm, attribute) for arm in arms])
+            yield from latency_rows(title, [getattr(arm, attribute) for arm in arms])
     for metric in METRICS.values():
         cells = [_spread_cell(arm, metric.name) for arm in arms]
         if any(cells):
             unit = SCALES.get(metric.unit, (1, metric.unit))[1]
             yield f"| `{metric.name}`, {unit} | {' | '.join(cell or '-' for cell in cells)} |"
-
-
-def _latency_rows(title: str, pooled: list[Latencies | None]) -> Iterator[str]:
-    for label, attribute in (("p50", "p50"), ("p95", "p95"), ("p99", "p99"), ("max", "largest")):
-        cells = []
-        for latencies in pooled:
-            value = None if latencies is None else getattr(latencies, attribute)
-            if value is not None:
-                cells.append(_number(1e3 * value))
-            else:
-                cells.append("-" if latencies is None else f"- (< {MIN_VALUES_FOR_P99})")
-        yield f"| {title} {label}, ms | {' | '.join(cells)} |"
-    counts = (str(latencies.count) if latencies else "-" for latencies in pooled)
-    yield f"| {title}, count | {' | '.join(counts)} |"
 
 
 def _spread_cell(arm: ArmSummary, name: str) -> str:
@@ -135,7 +122,7 @@ def _ratio_table(comparison: Comparison) -> Iterator[str]:
     yield f"| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"
     tails = [comparison.pooled_p99_ratios.get(name) for name in names]
-    cells = ["-" if tail is None else _number(tail) for tail in tails]
+    cells = ["-" if tail is None else number(tail) for tail in tails]
     yield f"| p99 of ITL in windows | {' | '.join(cells)} |"
     for metric in RATIOS:
         spreads = [comparison.ratios[name].get(metric) for name in names]
@@ -145,15 +132,5 @@ def _ratio_table(comparison: Comparison) -> Iterator[str]:
 
 
 def _spread(spread: Spread, factor: float) -> str:
-    quartiles = (
-        _number(factor * value) for value in (spread.first_quartile, spread.third_quartile)
-    )
-    return f"{_number(factor * spread.median)} [{', '.join(quartiles)}]"
-
-
-def _number(value: float) -> str:
-    """Three digits that count, and no exponent."""
-    size = abs(value)
-    if size >= 100 or value == 0:
-        return f"{value:,.0f}"
-    return f"{value:.{2 if size < 10 else 1}f}" if size >= 1 else f"{value:.3g}"
+    quartiles = (number(factor * value) for value in (spread.first_quartile, spread.third_quartile))
+    return f"{number(factor * spread.median)} [{', '.join(quartiles)}]"

@@ -17,6 +17,8 @@ from looped.logs import configure_logging
 
 from .aot import aot
 from .bench import bench
+from .bench_replay import replay
+from .bench_serve import serve_load
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .plot import plot
@@ -33,6 +35,8 @@ app = typer.Typer(
 )
 for command in (generate, serve, score, convert, export, inspect, aot, plot):
     app.command()(command)
+bench.command("serve")(serve_load)
+bench.command("replay")(replay)
 app.add_typer(bench, name="bench")
 
 

@@ -1,7 +1,9 @@
-"""Ctrl-C in commands that run an engine."""
+"""Ctrl-C in commands that run an engine, and SIGTERM in those that have processes of their own."""
 
 import signal
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,3 +25,13 @@ def interruptible(outputs: "Iterator[StepOutput]") -> "Iterator[StepOutput]":
             yield output
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM unwind the block as Ctrl-C does, so that no process of ours is left behind."""
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -33,24 +33,32 @@ def draw_latency(
         axes.set_ylabel("gap between two tokens of a request, ms")
 
 
-def draw_distributions(path: Path, latencies: Mapping[str, Sequence[float]]) -> None:
-    """Share of gaps that are longer than a time, one line an arm, both axes logarithmic.
+def draw_distributions(
+    path: Path,
+    latencies: Mapping[str, Sequence[float]],
+    *,
+    title: str = "inter-token latency by arm",
+    values_name: str = "gaps",
+) -> None:
+    """Share of values that are longer than a time, one line an arm, both axes logarithmic.
 
     Args:
         path: the PNG to write.
-        latencies: pooled gaps in seconds, by arm; arms without any are left out.
+        latencies: pooled values in seconds, by arm; arms without any are left out.
+        title: what is compared.
+        values_name: what the values are, in the plural.
     """
-    with axes_for(path, "inter-token latency by arm: share of gaps above") as axes:
+    with axes_for(path, f"{title}: share of {values_name} above") as axes:
         for name, values in latencies.items():
             if values:
                 ordered = sorted(values)
                 shares = [1 - index / len(ordered) for index in range(len(ordered))]
-                label = f"{name} ({len(ordered)} gaps)"
+                label = f"{name} ({len(ordered)} {values_name})"
                 axes.step([1e3 * value for value in ordered], shares, where="pre", label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlabel("gap, ms")
-        axes.set_ylabel("share of gaps at least as long")
+        axes.set_xlabel("ms")
+        axes.set_ylabel(f"share of {values_name} at least as long")
         axes.grid(visible=True, which="both", alpha=0.3)
         if any(latencies.values()):
             axes.legend()

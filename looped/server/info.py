@@ -29,6 +29,7 @@ def make_router(backend: Backend, metrics: Metrics) -> APIRouter:
             owned_by="looped",
             max_model_len=backend.max_model_len,
             num_loops=backend.num_loops,
+            vocab_size=backend.vocab_size,
         )
 
     @router.get("/v1/models", response_model=ModelList)

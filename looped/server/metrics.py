@@ -36,6 +36,9 @@ class Metrics:
             "rows",
             "depth",
         )
+        self._mixed_launches = self._counter(
+            "mixed_launches", "Launches with prompt rows and decode rows."
+        )
         self._readbacks = self._counter("readbacks", "Launches that the host read.")
         self._compilations = self._counter("compilations", "Compiled steps.")
         self._failed_launches = self._counter("failed_launches", "Launches that failed.")
@@ -107,6 +110,7 @@ class Metrics:
     def _count_launch(self, record: LaunchRecord) -> None:
         kind = record.kind.name.lower()
         self._launches.labels(kind, str(record.bucket)).inc()
+        self._mixed_launches.inc(record.is_mixed)
         num_passes = max(record.num_passes, 1)
         for item in record.items:
             rows = "prompt" if item.kind is ItemKind.PROMPT else "decode"

@@ -155,6 +155,8 @@ class ModelCard(Answer):
     max_model_len: int
     num_loops: int
     """**Looped.** P: loops of the model."""
+    vocab_size: int
+    """**Looped.** V: token ids of a prompt are below it."""
 
 
 class ModelList(Answer):

@@ -59,6 +59,9 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
         }
         assert set(prompt_depths) == {"0", "1", "2", "3"}
         assert len(set(prompt_depths.values())) == 1  # prompts run every loop
+        num_mixed = sum(record.is_mixed for record in records)
+        assert total(values, "mixed_launches_total") == num_mixed == stats.num_mixed_launches
+        assert (num_mixed > 0) == (policy == "mixed")
         assert total(values, "readbacks_total") == stats.num_readbacks
         assert total(values, "compilations_total") == stats.num_compilations > 0
         assert total(values, "output_tokens_total") == stats.num_output_tokens == 18
@@ -100,3 +103,9 @@ def test_priorities_and_exit_modes_are_for_servers_that_have_them(tiny_folder):
         response = live.post("/v1/completions", {"prompt": "x", "exit_mode": "ouro"})
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "exit_mode"
+
+
+def test_the_model_card_says_what_a_load_client_needs(live):
+    (card,) = live.get("/v1/models").json()["data"]
+    assert card["vocab_size"] == live.llm.engine.model_config.vocab_size
+    assert card["max_model_len"] == 256

@@ -1,0 +1,93 @@
+"""The largest rate that a server sustains, by doubling and then bisecting."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Generic, Protocol, TypeVar
+
+from looped.errors import UsageError
+
+MOST_TRIALS = 24
+"""Doublings, halvings and bisections together; whatever is known then is the answer."""
+
+
+class Trial(Protocol):
+    """What a measurement says about a rate."""
+
+    @property
+    def is_sustained(self) -> bool:
+        """Whether the server kept up, with its objective met."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the measurement itself held; one that did not is not sustained either."""
+
+
+T = TypeVar("T", bound=Trial)
+
+
+@dataclass(frozen=True)
+class Capacity(Generic[T]):
+    """What a search has found."""
+
+    rate: float | None
+    """The largest rate that was sustained, requests per second; None if none was."""
+    failed_rate: float | None
+    """The smallest rate above it that was not; None if none was tried."""
+    trials: list[tuple[float, T]]
+    """Every rate that was tried and what came of it, in order."""
+
+    @property
+    def is_limited_by_client(self) -> bool:
+        """Whether the measurement, not the server, failed above the capacity: it may be larger."""
+        return any(not trial.is_valid for rate, trial in self.trials if rate == self.failed_rate)
+
+
+def find_capacity(
+    measure: Callable[[float], T], *, start: float, precision: float, most_trials: int = MOST_TRIALS
+) -> Capacity[T]:
+    """Searches between a rate that is sustained and one that is not.
+
+    From the start on, rates are doubled while they are sustained, or halved while they are not;
+    then the geometric mean of the two bounds is tried until their ratio is at most the precision.
+    Every rate is measured once, so that the answer is as certain as one run.
+
+    Args:
+        measure: runs a trial at a rate, in requests per second, and drains the server.
+        start: the first rate.
+        precision: ratio, above 1, of the two bounds at which the search ends.
+        most_trials: at which it ends in any case.
+
+    Raises:
+        UsageError: arguments out of range.
+    """
+    check_search(start, precision)
+    trials: list[tuple[float, T]] = []
+    low: float | None = None
+    high: float | None = None
+    rate = start
+    while len(trials) < most_trials:
+        trial = measure(rate)
+        trials.append((rate, trial))
+        if trial.is_sustained:
+            low = rate
+        else:
+            high = rate
+        if low is None:
+            rate = rate / 2
+        elif high is None:
+            rate = rate * 2
+        elif high / low <= precision:
+            break
+        else:
+            rate = sqrt(low * high)
+    return Capacity(low, high, trials)
+
+
+def check_search(start: float, precision: float) -> None:
+    """UsageError for a search that has no beginning or no end."""
+    if not 0 < start < float("inf") or not 1 < precision < float("inf"):
+        raise UsageError(
+            "expected a start rate above 0, and a precision above 1 (a ratio of rates); got "
+            f"{start} and {precision}"
+        )

@@ -1,0 +1,188 @@
+"""What a run of a load says: latencies, goodput, backlog, failures, and whether it counts."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from looped.errors import UsageError
+
+from .load_run import LoadRun
+from .served_request import Objective, ServedRequest
+from .statistics import Latencies
+from .validity import Violation
+
+BACKLOG_GROWTH, BACKLOG_SLACK = 1.5, 2.0
+"""A backlog is bounded if its mean over the last quarter of the arrivals is at most so many times
+that over the second quarter, plus so many requests. One that grows steadily has 7/3 times."""
+FEWEST_FOR_GROWTH = 16
+"""Of fewer arrivals a quarter says nothing, and the backlog counts as bounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What is asked of a run."""
+
+    objective: Objective
+    share: float = 0.9
+    """Of all requests that must meet the objective in a run that is sustained."""
+    max_lag: float = 0.1
+    """Seconds that the client may be late with a request."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or not self.max_lag > 0:
+            raise UsageError(
+                "expected a share above 0 and at most 1, and a lag above 0; got "
+                f"{self.share} and {self.max_lag}"
+            )
+
+    @property
+    def has_objective(self) -> bool:
+        return self.objective != Objective()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSummary:
+    """One run. Latencies, in seconds, are those of requests that ended well."""
+
+    name: str
+    rate: float
+    """Requests per second, the mean of the process that the arrivals were drawn from."""
+    arrived_rate: float
+    """Requests / last arrival, which is what the draw came to."""
+    num_requests: int
+    seconds: float
+    """From the start of the clock to the last end."""
+    ttft: Latencies | None
+    itl: Latencies | None
+    """All requests' gaps between chunks, pooled."""
+    tpot: Latencies | None
+    latency: Latencies | None
+    normalised_latency: Latencies | None
+    requests_per_second: float
+    """That ended well."""
+    output_tokens_per_second: float
+    """Of all requests, also of those that failed later."""
+    prompt_tokens_per_second: float
+    """Of requests that ended well."""
+    tokens_per_chunk: float | None
+    attainment: float
+    """Share of all requests, failed ones included, that met the objective."""
+    goodput: float
+    """Requests per second that met the objective."""
+    backlog_at_last: int
+    """Requests sent and not over when the last one was due, that one included."""
+    backlog_growth: tuple[float, float] | None
+    """Mean backlog at the arrivals of the second and of the last quarter."""
+    waiting_at_last: int | None
+    """Of those, the ones without a slot, where the server says so."""
+    failures: dict[str, int]
+    failure_details: dict[str, str]
+    """The first of each kind in words."""
+    lag: Latencies | None
+    """How late the client was, over all requests."""
+    client_load: float
+    """CPU time of the client / seconds: near 1 it reads late, and its gaps are not the server's."""
+    counted: dict[str, int]
+    """By how much the server's counters rose."""
+    violations: list[Violation]
+    is_sustained: bool
+    """Valid, enough requests met the objective, and the backlog is bounded."""
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.violations
+
+    @property
+    def is_backlog_bounded(self) -> bool:
+        return is_bounded(self.backlog_growth)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "is_valid": self.is_valid,
+            "is_backlog_bounded": self.is_backlog_bounded,
+        }
+
+
+def summarise(run: LoadRun, judgement: Judgement) -> LoadSummary:
+    """Measures and judges a run."""
+    requests = run.requests
+    well = [request for request in requests if request.failure is None]
+    seconds = max(request.ended for request in requests)
+    num_good = sum(request.meets(judgement.objective) for request in requests)
+    num_chunks = sum(len(request.chunk_times) for request in well)
+    growth = backlog_growth(requests)
+    violations = list(check_client(run, judgement.max_lag))
+    attainment = num_good / len(requests)
+    details: dict[str, str] = {}
+    for request in requests:
+        if request.failure_kind is not None:
+            details.setdefault(request.failure_kind, request.detail)
+    return LoadSummary(
+        name=run.name,
+        rate=run.rate,
+        arrived_rate=len(requests) / max(request.arrival for request in requests),
+        num_requests=len(requests),
+        seconds=seconds,
+        ttft=Latencies.of([r.ttft for r in well if r.ttft is not None]),
+        itl=Latencies.of([gap for request in well for gap in request.gaps]),
+        tpot=Latencies.of([r.tpot for r in well if r.tpot is not None]),
+        latency=Latencies.of([request.latency for request in well]),
+        normalised_latency=Latencies.of(
+            [r.normalised_latency for r in well if r.normalised_latency is not None]
+        ),
+        requests_per_second=len(well) / seconds,
+        output_tokens_per_second=sum(request.output_tokens for request in requests) / seconds,
+        prompt_tokens_per_second=sum(request.prompt_tokens for request in well) / seconds,
+        tokens_per_chunk=sum(r.output_tokens for r in well) / num_chunks if num_chunks else None,
+        attainment=attainment,
+        goodput=num_good / seconds,
+        backlog_at_last=backlogs(requests)[-1],
+        backlog_growth=growth,
+        waiting_at_last=run.waiting_at_last,
+        failures=dict(Counter(r.failure_kind for r in requests if r.failure_kind is not None)),
+        failure_details=details,
+        lag=Latencies.of([request.lag for request in requests]),
+        client_load=run.client_seconds / seconds,
+        counted=run.counted,
+        violations=violations,
+        is_sustained=not violations and attainment >= judgement.share and is_bounded(growth),
+    )
+
+
+def check_client(run: LoadRun, max_lag: float) -> list[Violation]:
+    """The client was in time: else the arrivals were not those of the list."""
+    late = [request for request in run.requests if request.lag > max_lag]
+    if not late:
+        return []
+    worst = max(late, key=lambda request: request.lag)
+    return [
+        Violation(
+            "client_in_time",
+            run.name,
+            f"expected every request to be sent within {max_lag:g} s of its arrival, but "
+            f"{len(late)} of {len(run.requests)} were later, request {worst.index} by "
+            f"{worst.lag:.3f} s; give the client a core, or lower the rate",
+        )
+    ]
+
+
+def backlogs(requests: Sequence[ServedRequest]) -> list[int]:
+    """Requests that were due and not over, at every arrival, that one included."""
+    ends = sorted(request.ended for request in requests)
+    arrivals = sorted(request.arrival for request in requests)
+    return [index + 1 - bisect_right(ends, arrival) for index, arrival in enumerate(arrivals)]
+
+
+def backlog_growth(requests: Sequence[ServedRequest]) -> tuple[float, float] | None:
+    """Mean backlog over the second quarter of the arrivals, and over the last; None for too few."""
+    if len(requests) < FEWEST_FOR_GROWTH:
+        return None
+    counts, quarter = backlogs(requests), len(requests) // 4
+    return sum(counts[quarter : 2 * quarter]) / quarter, sum(counts[-quarter:]) / quarter
+
+
+def is_bounded(growth: tuple[float, float] | None) -> bool:
+    """Whether a backlog stays where it is, as far as one run can tell."""
+    return growth is None or growth[1] <= BACKLOG_GROWTH * growth[0] + BACKLOG_SLACK
