@@ -1,5 +1,6 @@
 """One point of a sweep, complete: model, engine options and workload, as a worker is given them."""
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,8 +17,8 @@ EXITS = ("replay", "live")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What is measured; all arms, rounds and processes of it share every number."""
+class EnginePoint(ABC):
+    """How the engines of one point of a sweep are built, whatever is measured on them."""
 
     model: str
     """Model folder."""
@@ -25,6 +26,8 @@ class Point:
     """None: the checkpoint's."""
     kv_cache_dtype: str | None
     attention_backend: str
+    layers: str | None = None
+    """`unrolled` or `scanned`; None: the platform's best."""
     num_planes: int
     """P."""
     budget: int
@@ -32,6 +35,42 @@ class Point:
     chunk_size: int
     max_num_seqs: int
     block_size: int
+
+    @property
+    @abstractmethod
+    def max_model_len(self) -> int:
+        """The longest prompt and output together."""
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks over all planes, for every slot as large as the largest request.
+
+        P * ceil(positions / block size) * max_num_seqs: no request ever waits for one.
+        """
+        return self.num_planes * -(-self.max_model_len // self.block_size) * self.max_num_seqs
+
+
+def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None) -> int:
+    """The chunk, by default min(128, budget - max_num_seqs + 1), which fits under every policy.
+
+    Raises:
+        UsageError: it would not fit, with the numbers.
+    """
+    largest = budget - max_num_seqs + 1
+    chunk = min(128, largest) if chunk_size is None else chunk_size
+    if not 1 <= chunk <= largest:
+        least = max(chunk, 1) + max_num_seqs - 1
+        raise UsageError(
+            f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {max(chunk, 1)} + "
+            f"{max_num_seqs} - 1 > {budget}; try --budget {least}"
+        )
+    return chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(EnginePoint):
+    """What is measured; all arms, rounds and processes of it share every number."""
+
     exit_threshold: float
     exits: str
     """`replay`: the decoders' exits at that threshold are recorded once and replayed in every arm;
@@ -67,13 +106,7 @@ class Point:
             UsageError: numbers that contradict each other.
         """
         max_num_seqs = num_decoders + prompt_slots * (1 + bool(bystander_tokens))
-        largest_chunk = budget - max_num_seqs + 1
-        chunk = min(128, largest_chunk) if chunk_size is None else chunk_size
-        if not 1 <= chunk <= largest_chunk:
-            raise UsageError(
-                f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {chunk} + "
-                f"{max_num_seqs} - 1 > {budget}; try --budget {chunk + max_num_seqs - 1}"
-            )
+        chunk = chunk_within(budget, max_num_seqs, chunk_size)
         own = decoder_prompt_tokens or min(chunk, budget // num_decoders)
         if own > chunk or own * num_decoders > budget:
             raise UsageError(
@@ -126,14 +159,6 @@ class Point:
         """The longest prompt and output together."""
         items = self.workload.items(has_decoders=True, has_prompts=True)
         return max(len(item.prompt_token_ids) + item.max_tokens for item in items)
-
-    @property
-    def num_blocks(self) -> int:
-        """KV blocks over all planes, for every slot as large as the largest request.
-
-        P * ceil(positions / block size) * max_num_seqs: no request ever waits for one.
-        """
-        return self.num_planes * -(-self.max_model_len // self.block_size) * self.max_num_seqs
 
     def with_traces(self, traces: tuple[tuple[int, ...], ...]) -> Self:
         """The same with exits to replay."""
