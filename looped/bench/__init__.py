@@ -6,10 +6,14 @@
     metrics, validity       what a run says, and whether it may say it
     statistics, comparison  percentiles, paired ratios, pooled gaps
     interference            the whole benchmark: processes, rounds, sweeps
-    worker, targets         the only parts that know an engine
-    report                  JSON, Markdown, pictures
+    closed_loop             requests of which so many are under way at any time
+    throughput              the benchmark of that, with and without early exit; throughput_point,
+                            _runs, _rules, _summary and _report are its parts
+    engine_rules            rules that hold for the runs of both
+    worker, engines, targets  the only parts that know an engine, with throughput's `play`
+    report, cells           JSON, Markdown, pictures
     model_maker             random weights in the shapes that are measured
 
-Everything but `worker` and `targets` works on (clock, launch records, token events): tests drive it
+Everything else works on (clock, launch records, token events): tests drive it
 with a stub executor and a virtual clock.
 """

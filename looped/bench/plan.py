@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .statistics import MIN_VALUES_FOR_P99
@@ -48,6 +49,22 @@ class EnginePoint(ABC):
         P * ceil(positions / block size) * max_num_seqs: no request ever waits for one.
         """
         return self.num_planes * -(-self.max_model_len // self.block_size) * self.max_num_seqs
+
+    def engine_config(self, policy: str) -> EngineConfig:
+        """Options of its engines; UsageError for what is none."""
+        return EngineConfig(
+            policy=policy,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.budget,
+            prefill_chunk_size=self.chunk_size,
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            kv_cache_dtype=self.kv_cache_dtype,
+            attention_backend=self.attention_backend,
+            layers=self.layers,
+            prefix_caching=False,
+        )
 
 
 def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None) -> int:

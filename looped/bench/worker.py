@@ -6,7 +6,6 @@ Events are kept in memory while an arm runs and written when it is over. Standar
 line a run, for the progress bar of the process that started this one.
 """
 
-import gc
 import json
 import logging
 import sys
@@ -15,14 +14,14 @@ from pathlib import Path
 from looped.compilation_cache import use_compilation_cache
 from looped.errors import LoopedError
 from looped.launch_events import LogEvent
-from looped.launch_log import LaunchLogWriter
+from looped.launch_log import write_launch_log
 from looped.launch_observer import LaunchRecorder
 from looped.loading import LoadedModel, load_folder
 from looped.logs import configure_logging
 
 from .arms import ARMS, Arm, round_order
 from .driving import drive
-from .engines import BenchEngines, CompilationCounter, counting_compilations
+from .engines import BenchEngines, CompilationCounter, collector_frozen, counting_compilations
 from .plan import Point, WorkerPlan
 from .runs import DECODER, Place, Run
 from .targets import EngineTarget
@@ -42,7 +41,9 @@ class Bench:
 
     def __init__(self, point: Point, loaded: LoadedModel, compilations: CompilationCounter) -> None:
         self.point = point
-        self._engines = BenchEngines(point, loaded)
+        items = point.workload.items(has_decoders=True, has_prompts=True)
+        lengths = [len(item.prompt_token_ids) for item in items]
+        self._engines = BenchEngines(point, loaded, lengths)
         self._compilations = compilations
 
     def warm_up(self) -> None:
@@ -50,19 +51,11 @@ class Bench:
         workload = self.point.workload.shortened()
         for arm in ARMS.values():
             self.play(arm, workload, Place(process=0, round=0, position=0))
-        # What set-up leaves behind is long-lived; going through it takes 0.1 s a time.
-        gc.collect()
-        gc.freeze()
 
     def play(self, arm: Arm, workload: Workload, place: Place, *, is_live: bool = False) -> Run:
         """One run of an arm, with what it left behind."""
         events: list[LogEvent] = []
-        prompts = self.point.workload.items(has_decoders=True, has_prompts=True)
-        engine = self._engines.build(
-            arm.policy,
-            LaunchRecorder(events.append),
-            [len(item.prompt_token_ids) for item in prompts],
-        )
+        engine = self._engines.build(arm.policy, LaunchRecorder(events.append))
         is_live = is_live or self.point.exits == "live"
         threshold = self.point.exit_threshold if is_live else None
         before = self._compilations.count
@@ -97,13 +90,14 @@ def play_rounds(bench: Bench, plan: WorkerPlan) -> None:
     bench.warm_up()
     print("warm", flush=True)
     position = 0
-    for index in range(plan.num_rounds):
-        for name in round_order(plan.process, index):
-            place = Place(process=plan.process, round=index, position=position)
-            run = bench.play(ARMS[name], plan.point.workload, place)
-            write_run(run, plan.folder)
-            position += 1
-            print(f"{name} {index}", flush=True)
+    with collector_frozen():
+        for index in range(plan.num_rounds):
+            for name in round_order(plan.process, index):
+                place = Place(process=plan.process, round=index, position=position)
+                run = bench.play(ARMS[name], plan.point.workload, place)
+                write_run(run, plan.folder)
+                position += 1
+                print(f"{name} {index}", flush=True)
 
 
 def record(bench: Bench, folder: Path) -> None:
@@ -121,12 +115,7 @@ def write_run(run: Run, folder: Path) -> None:
     """A run as a launch log."""
     place = run.place
     path = folder / f"process{place.process}-round{place.round}-{run.arm.name}.jsonl.gz"
-    writer = LaunchLogWriter(path, run.meta())
-    for event in run.events:
-        writer.write(event)
-    writer.close()
-    if writer.failure is not None:
-        raise writer.failure
+    write_launch_log(path, run.events, run.meta())
 
 
 def main() -> None:

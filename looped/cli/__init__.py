@@ -17,6 +17,7 @@ from looped.logs import configure_logging
 
 from .aot import aot
 from .bench import bench
+from .bench_throughput import throughput as _throughput  # noqa: F401 (registers with `bench`)
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .plot import plot

@@ -35,6 +35,13 @@ class Shape(StrEnum):
     ouro = "1.4b"
 
 
+class Layers(StrEnum):
+    """Forms of the layers in a compiled step."""
+
+    unrolled = "unrolled"
+    scanned = "scanned"
+
+
 class Exits(StrEnum):
     """Where the decoders' exits come from."""
 
@@ -137,6 +144,10 @@ def interference(
     attention_backend: Annotated[
         str, typer.Option(help="Attention backend.")
     ] = EngineConfig.attention_backend,
+    layers: Annotated[
+        Layers | None,
+        typer.Option(help="Form of the layers in a compiled step; by default the platform's best."),
+    ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")] = True,
@@ -175,6 +186,7 @@ def interference(
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             attention_backend=attention_backend,
+            layers=layers and layers.value,
             num_planes=config.num_loops,
             num_decoders=num_decoders,
             prompt_tokens=length,
