@@ -200,11 +200,18 @@ class WorkerPlan:
     """Where its launch logs go."""
     is_recording: bool = False
     """Record the decoders' exits, and nothing else."""
+    profile_folder: Path | None = None
+    """Make a trace of every arm there, with one prompt, and nothing else."""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        point, folder = Point.from_json(values["point"]), Path(values["folder"])
-        return cls(**values | {"point": point, "folder": folder})
+        point, profile = Point.from_json(values["point"]), values["profile_folder"]
+        folders = {
+            "folder": Path(values["folder"]),
+            "profile_folder": None if profile is None else Path(profile),
+        }
+        return cls(**values | folders | {"point": point})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"folder": str(self.folder)}
+        profile = None if self.profile_folder is None else str(self.profile_folder)
+        return asdict(self) | {"folder": str(self.folder), "profile_folder": profile}

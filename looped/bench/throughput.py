@@ -16,6 +16,7 @@ from looped.launch_events import LogEvent
 from looped.launch_log import write_launch_log
 from looped.launch_observer import LaunchRecorder
 from looped.loading import LoadedModel, load_folder
+from looped.profiling import profiling
 from looped.progress import progress_bars
 
 from .closed_loop import ClosedLoop, drive_closed_loop
@@ -60,14 +61,20 @@ def results_folder(destination: Path | None) -> Iterator[Path | None]:
 
 
 def run_throughput(
-    points: Sequence[ThroughputPoint], num_rounds: int, *, log_folder: Path | None = None
+    points: Sequence[ThroughputPoint],
+    num_rounds: int,
+    *,
+    log_folder: Path | None = None,
+    profile_folder: Path | None = None,
 ) -> list[ThroughputResult]:
-    """Plays all rounds of all points, in this process.
+    """Plays all rounds of all points, in this process, and then profiles them.
 
     Args:
         points: of the sweep, of one model, type and form of layers.
         num_rounds: each plays every threshold once.
         log_folder: a folder, for the launch log of every run; None keeps none.
+        profile_folder: for a trace of every threshold at every point, made in short runs after all
+            others; None makes none.
 
     Raises:
         UsageError: see `check_plan`.
@@ -76,14 +83,18 @@ def run_throughput(
     check_plan(points, num_rounds)
     first = points[0]
     loaded = load_folder(first.model, dtype=first.dtype, layers=first.layers)
-    results = []
+    results, benches = [], []
     with counting_compilations() as compilations, _progress(points, num_rounds) as advance:
         for point in points:
             bench = ThroughputBench(point, loaded, compilations)
+            benches.append(bench)
             runs = bench.play_rounds(num_rounds, advance)
             if log_folder is not None:
                 write_logs(log_folder / point.name, runs)
             results.append(summarise(point, runs))
+        if profile_folder is not None:
+            for bench in benches:
+                bench.profile(profile_folder / bench.point.name)
     return results
 
 
@@ -120,12 +131,22 @@ class ThroughputBench:
                     on_run()
         return runs
 
-    def play(self, loop: ClosedLoop, place: Place) -> ThroughputRun:
+    def profile(self, folder: Path) -> None:
+        """A trace of a short run of every threshold, which is not measured."""
+        place = Place(process=0, round=0, position=0)
+        for threshold in self.point.thresholds:
+            loop = self.point.loop.shortened().at(threshold)
+            self.play(loop, place, profile_folder=folder / f"threshold{threshold:g}")
+
+    def play(
+        self, loop: ClosedLoop, place: Place, *, profile_folder: Path | None = None
+    ) -> ThroughputRun:
         """One closed loop on a fresh engine, with what it left behind."""
         events: list[LogEvent] = []
-        engine = self._engines.build(self.point.policy, LaunchRecorder(events.append))
-        before = self._compilations.count
-        drive_closed_loop(EngineTarget(engine), loop)
+        with profiling(profile_folder, LaunchRecorder(events.append)) as observer:
+            engine = self._engines.build(self.point.policy, observer)
+            before = self._compilations.count
+            drive_closed_loop(EngineTarget(engine), loop)
         is_live = loop.exit_threshold < BASE_THRESHOLD
         return ThroughputRun(
             place=place,

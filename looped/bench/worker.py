@@ -18,6 +18,7 @@ from looped.launch_log import write_launch_log
 from looped.launch_observer import LaunchRecorder
 from looped.loading import LoadedModel, load_folder
 from looped.logs import configure_logging
+from looped.profiling import profiling
 
 from .arms import ARMS, Arm, round_order
 from .driving import drive
@@ -52,14 +53,23 @@ class Bench:
         for arm in ARMS.values():
             self.play(arm, workload, Place(process=0, round=0, position=0))
 
-    def play(self, arm: Arm, workload: Workload, place: Place, *, is_live: bool = False) -> Run:
+    def play(
+        self,
+        arm: Arm,
+        workload: Workload,
+        place: Place,
+        *,
+        is_live: bool = False,
+        profile_folder: Path | None = None,
+    ) -> Run:
         """One run of an arm, with what it left behind."""
         events: list[LogEvent] = []
-        engine = self._engines.build(arm.policy, LaunchRecorder(events.append))
         is_live = is_live or self.point.exits == "live"
         threshold = self.point.exit_threshold if is_live else None
-        before = self._compilations.count
-        drive(EngineTarget(engine, live_threshold=threshold), workload, arm)
+        with profiling(profile_folder, LaunchRecorder(events.append)) as observer:
+            engine = self._engines.build(arm.policy, observer)
+            before = self._compilations.count
+            drive(EngineTarget(engine, live_threshold=threshold), workload, arm)
         return Run(
             arm=arm,
             place=place,
@@ -81,6 +91,8 @@ def work(plan: WorkerPlan) -> None:
         bench = Bench(point, loaded, compilations)
         if plan.is_recording:
             record(bench, plan.folder)
+        elif plan.profile_folder is not None:
+            profile_arms(bench, plan.profile_folder)
         else:
             play_rounds(bench, plan)
 
@@ -98,6 +110,15 @@ def play_rounds(bench: Bench, plan: WorkerPlan) -> None:
                 write_run(run, plan.folder)
                 position += 1
                 print(f"{name} {index}", flush=True)
+
+
+def profile_arms(bench: Bench, folder: Path) -> None:
+    """A trace of every arm, with one prompt."""
+    bench.warm_up()
+    place = Place(process=0, round=0, position=0)
+    for arm in ARMS.values():
+        workload = bench.point.workload.shortened()
+        bench.play(arm, workload, place, profile_folder=folder / arm.name)
 
 
 def record(bench: Bench, folder: Path) -> None:

@@ -15,6 +15,7 @@ from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
 
 from .checkpoints import Dtype
+from .options import BenchProfileFolder
 
 if TYPE_CHECKING:
     from looped.bench.interference import Benchmark
@@ -151,6 +152,7 @@ def interference(
     block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")] = True,
+    profile: BenchProfileFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what arriving prompts do to decoding: atomic, separate and mixed, side by side.
@@ -162,6 +164,7 @@ def interference(
     from looped.bench.machine import describe_machine
     from looped.bench.plan import Point
     from looped.config import ModelConfig
+    from looped.profiling import check_profile_folder
     from looped.request_file import read_exit_trace
 
     rounds = rounds_of(pairs, processes)
@@ -169,6 +172,7 @@ def interference(
         raise UsageError(f"{out} exists; choose another name for the results")
     if has_plots:
         require_plots()
+    check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
     traces: tuple[tuple[int, ...], ...] = ()
     if exit_trace is not None:
@@ -215,7 +219,8 @@ def interference(
         )
     ]  # fmt: skip
     command = shlex.join(["looped", *sys.argv[1:]])
-    run_benchmark(out, points, rounds, describe_machine() | {"command": command})
+    description = describe_machine() | {"command": command}
+    run_benchmark(out, points, rounds, description, profile_folder=profile)
     _report(out, has_plots=has_plots, as_json=as_json)
 
 

@@ -14,6 +14,7 @@ from looped.errors import LoopedError, UsageError
 
 from .bench import AsJson, Layers, bench
 from .checkpoints import Dtype
+from .options import BenchProfileFolder
 
 
 @bench.command()
@@ -67,6 +68,7 @@ def throughput(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to make, for logs, result.json and result.md."),
     ] = None,
+    profile: BenchProfileFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure offline throughput in a closed loop, and what early exit adds to it.
@@ -79,9 +81,11 @@ def throughput(
     from looped.bench.throughput_report import to_markdown
     from looped.compilation_cache import use_compilation_cache
     from looped.config import ModelConfig
+    from looped.profiling import check_profile_folder
 
     if out is not None and out.exists():
         raise UsageError(f"{out} exists; choose another name for the results")
+    check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
     points = [
         ThroughputPoint.derive(
@@ -114,7 +118,7 @@ def throughput(
         "num_rounds": rounds,
     }
     with results_folder(out) as folder:
-        results = run_throughput(points, rounds, log_folder=folder)
+        results = run_throughput(points, rounds, log_folder=folder, profile_folder=profile)
         page = to_markdown(results, description)
         values = json.dumps(to_json(results, description))
         if folder is not None:

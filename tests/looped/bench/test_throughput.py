@@ -224,7 +224,8 @@ def test_a_real_run_is_valid_and_its_files_are_written(tiny_folder, tmp_path):
         "--concurrency", 3, "--budget", 16, "--chunk", 8, "--threshold", 0.5, "--rounds", 5,
         "--dtype", "float32", "--layers", "scanned",
     )  # fmt: skip
-    done = looped(*command, "--out", out, "--json")
+    profile = tmp_path / "profile"
+    done = looped(*command, "--out", out, "--json", "--profile", profile)
     values = json.loads(done.stdout)
     assert values == json.loads((out / "result.json").read_text())
     assert values["is_valid"] is True
@@ -234,5 +235,8 @@ def test_a_real_run_is_valid_and_its_files_are_written(tiny_folder, tmp_path):
     assert 2 <= point["thresholds"]["0.5"]["metrics"]["mean_decode_loops"]["median"] < 4
     assert "INVALID" not in (out / "result.md").read_text()
     assert len(list(out.glob("*/round*-threshold*.jsonl.gz"))) == 10
+    assert {trace.relative_to(profile).parts[1] for trace in profile.rglob("*.xplane.pb")} == {
+        "threshold1", "threshold0.5",
+    }  # fmt: skip
     refused = looped(*command, "--out", out, check=False)
     assert (refused.returncode, "choose another name" in refused.stderr) == (2, True)
