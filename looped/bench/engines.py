@@ -61,26 +61,27 @@ class BenchEngines:
     Args:
         point: how they are built.
         loaded: its model.
-        prompt_lengths: of all requests that the largest run of the point has.
+        prompt_lengths: of all requests that the largest run of the point has; None compiles nothing
+            ahead, so that the first run of a policy compiles just what it needs.
     """
 
     def __init__(
-        self, point: EnginePoint, loaded: LoadedModel, prompt_lengths: Sequence[int]
+        self, point: EnginePoint, loaded: LoadedModel, prompt_lengths: Sequence[int] | None
     ) -> None:
         self.point = point
         self.loaded = loaded
-        self._prompt_lengths = list(prompt_lengths)
+        self._prompt_lengths = prompt_lengths
         self._executables: Executables | None = None
         self._warm_policies: set[str] = set()
 
     def build(self, policy: str, observer: LaunchObserver) -> LLMEngine:
-        """A fresh engine with everything compiled that the point's requests can reach."""
+        """A fresh engine, on what has been compiled; first of all what requests can reach."""
         gc.collect()  # the last run's engine: a device may not hold two pools
         config = self.point.engine_config(policy)
         engine = LLMEngine(self.loaded, config, executables=self._executables, observer=observer)
         self._executables = engine.runner.executables
-        if policy not in self._warm_policies:
-            engine.warm_up(self._prompt_lengths, has_scores=False)
+        if self._prompt_lengths is not None and policy not in self._warm_policies:
+            engine.warm_up(list(self._prompt_lengths), has_scores=False)
             self._warm_policies.add(policy)
         return engine
 

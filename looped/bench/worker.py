@@ -38,12 +38,21 @@ class Bench:
         point: what is measured.
         loaded: its model.
         compilations: counts them while arms run.
+        compiles_ahead: what requests can reach; else the first play of an arm compiles what it
+            needs.
     """
 
-    def __init__(self, point: Point, loaded: LoadedModel, compilations: CompilationCounter) -> None:
+    def __init__(
+        self,
+        point: Point,
+        loaded: LoadedModel,
+        compilations: CompilationCounter,
+        *,
+        compiles_ahead: bool = True,
+    ) -> None:
         self.point = point
         items = point.workload.items(has_decoders=True, has_prompts=True)
-        lengths = [len(item.prompt_token_ids) for item in items]
+        lengths = [len(item.prompt_token_ids) for item in items] if compiles_ahead else None
         self._engines = BenchEngines(point, loaded, lengths)
         self._compilations = compilations
 
