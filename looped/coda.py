@@ -4,6 +4,7 @@ skipped, `score` looks up what the model says about the tokens of a prompt.
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -15,6 +16,7 @@ from .logit_edits import count_outputs, edit_logits
 from .packing import CodaArrays, ScoreArrays
 from .sampler import raw_logprobs, sample, top_logprobs
 from .sampling_params import MAX_LOGPROBS
+from .scopes import SAMPLER
 from .state import DeviceState, StateShape
 from .steps import Parameters
 
@@ -30,7 +32,8 @@ def coda(
     num_planes = shape.config.num_loops
     rows = state.hidden.at[arrays.slots].get(mode="clip")
     logits = parameters.model.logits(rows)
-    token_ids = sample(_edited(logits, state, arrays), arrays.sampling)
+    with jax.named_scope(SAMPLER):
+        token_ids = sample(_edited(logits, state, arrays), arrays.sampling)
     logprobs = raw_logprobs(logits, token_ids)
     is_finite = jnp.isfinite(logits).all(axis=-1)
     top_ids, top_values = _top_logprobs(logits, arrays.needs_top_logprobs)

@@ -254,6 +254,7 @@ class LLMEngine:
             raise
 
     def _run(self, batch: Batch) -> StepOutput:
+        self._observer.mark(Moment.PACKING)
         try:
             packed = self.runner.pack(batch)
         except Exception as error:  # whatever it is, it concerns this batch alone

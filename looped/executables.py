@@ -36,6 +36,7 @@ from .packing import (
     slot_layout,
 )
 from .progress import track
+from .scopes import stage_scope
 from .state import DeviceState, StateShape
 from .steps import Parameters, prefill, recurrent
 
@@ -164,8 +165,11 @@ class Executables:
         step = self._step(rung[0])
 
         def call(leaves: list[jax.Array], state: DeviceState, packed: jax.Array) -> Any:
-            return step(jax.tree.unflatten(self._tree, leaves), state, layout.unpack(packed))
+            with jax.named_scope(stage_scope(rung[0])):
+                return step(jax.tree.unflatten(self._tree, leaves), state, layout.unpack(packed))
 
+        # The module's name in profiles and dumps.
+        call.__name__ = f"{stage_scope(rung[0])}_{rung[1]}"
         packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         return self.target.lower(call, (self._leaf_types, self.state_type, packed_type), donated=1)
 

@@ -13,7 +13,7 @@ import gzip
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -141,6 +141,16 @@ def recording(path: Path | None, *, waits_for_device: bool = False) -> Iterator[
         yield LaunchRecorder(writer.write, waits_for_device=waits_for_device)
     finally:
         writer.close()
+
+
+def write_launch_log(path: Path, events: Iterable[LogEvent], meta: dict[str, Any]) -> None:
+    """A whole log at once; OSError if it cannot be written."""
+    writer = LaunchLogWriter(path, meta)
+    for event in events:
+        writer.write(event)
+    writer.close()
+    if writer.failure is not None:
+        raise writer.failure
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class Moment(IntEnum):
 
     SCHEDULING = 0
     """About to ask the scheduler."""
+    PACKING = auto()
+    """It has answered; about to pack and upload the batch."""
     STARTING = auto()
     """About to call the executable."""
     DISPATCHED = auto()

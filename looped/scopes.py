@@ -1,7 +1,10 @@
 """Names that mark the parts of a compiled step in the metadata of its operations.
 
-They cost nothing when a step runs; `looped.aot` and profilers find the parts by them.
+They cost nothing when a step runs, and change nothing in it; `looped.aot` and profilers find the
+parts by them. A path reads `STAGE/layers/layer_3/attention/…`; the stage is the kind of launch.
 """
+
+from looped.sched import LaunchKind
 
 LAYERS = "layers"
 """All L layers, the attention and the write below among them."""
@@ -9,3 +12,20 @@ KV_WRITE = "kv_write"
 """A layer's keys and values on their way into the pool."""
 ATTENTION = "attention"
 """A layer's attention over the pool."""
+EMBED = "embed"
+MLP = "mlp"
+GATE = "gate"
+"""The exit gate, and the survival products."""
+LM_HEAD = "lm_head"
+SAMPLER = "sampler"
+"""Edits of the logits and the draw."""
+
+
+def stage_scope(kind: LaunchKind) -> str:
+    """A whole step: recurrent, prefill, coda or score."""
+    return kind.name.lower()
+
+
+def layer_scope(index: int) -> str:
+    """One layer, where layers are unrolled. In a scan one code is every layer's."""
+    return f"layer_{index}"

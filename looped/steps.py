@@ -25,7 +25,7 @@ from .packing import (
     PromptArrays,
     RecurrentArrays,
 )
-from .scopes import ATTENTION, KV_WRITE
+from .scopes import ATTENTION, GATE, KV_WRITE
 from .state import DeviceState, StateShape, register_pytree
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
@@ -168,7 +168,7 @@ def recurrent(
 
     survival, signals = lax.cond(
         arrays.runs_gate > 0,
-        _gate,
+        jax.named_scope(GATE)(_gate),
         lambda *_: (state.survival, jnp.zeros((num_decode,), jnp.float32)),
         parameters,
         state.survival,

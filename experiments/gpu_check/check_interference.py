@@ -1,97 +1,93 @@
-"""Atomic, separate and mixed with prompts arriving under decoders: counts and plain wall times."""
+"""Atomic, separate and mixed with prompts arriving under decoders, by the benchmark's instrument.
 
-import statistics
-import time
-from dataclasses import replace
+One run of an arm after one that compiles what it needs: a first look and no benchmark, which takes
+pairs in several processes (`looped bench interference`). The rules for single runs are held.
+"""
 
-from engines_here import SMALL, random_model
+from engines_here import random_model
 from report import Outcome, Recorder
 
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.bench.arms import ARMS, BASELINE
+from looped.bench.engines import counting_compilations
+from looped.bench.metrics import METRICS, measure
+from looped.bench.plan import Point
+from looped.bench.runs import Place, Run
+from looped.bench.statistics import Latencies
+from looped.bench.validity import check_run
+from looped.bench.worker import Bench
 from looped.pallas_kernels import resolve_backend
-from looped.sampling_params import SamplingParams
 
-POLICIES = ("mixed", "atomic", "separate")
+NAMES = {BASELINE: "decoders alone", "A2": "mixed", "A0": "atomic", "A1": "separate"}
+"""Names of the checks by arm, in the order in which they run."""
+SHOWN = (
+    "stall_factor",
+    "interference_per_prompt",
+    "ttft_prompt",
+    "launches_per_token",
+    "host_wait_per_token",
+    "host_gap",
+)
+"""Metrics that stand in the report beside the plain ones."""
 
 
 def run(recorder: Recorder, is_rehearsal: bool) -> None:
-    sizes = (2, 20, 24, 40) if is_rehearsal else (8, 512, 200, 800)
-    platform = "cpu" if is_rehearsal else "gpu"
-    backend = resolve_backend("auto", platform)
     loaded = random_model(is_rehearsal=is_rehearsal, layers="unrolled")
-    config = EngineConfig(
-        max_num_seqs=16, max_num_batched_tokens=256, max_model_len=2048, kv_cache_dtype="bfloat16",
-        num_blocks=4 * 16 * 128, attention_backend=backend, layers="unrolled",
-    )  # fmt: skip
-    if is_rehearsal:
-        config = replace(SMALL, kv_cache_dtype="float32")
-    recorder.plan(list(POLICIES))
-    executables = None
-    for policy in POLICIES:
-        engine = LLMEngine(loaded, replace(config, policy=policy), executables=executables)
-        executables = engine.runner.executables
-        recorder.check(policy, measure, engine, sizes)
+    num_decoders, prompt_tokens, budget, num_prompts = (
+        (2, 20, 32, 2) if is_rehearsal else (8, 512, 256, 14)
+    )
+    point = Point.derive(
+        model=loaded.folder.name,
+        dtype=loaded.dtype,
+        kv_cache_dtype="float32" if is_rehearsal else "bfloat16",
+        attention_backend=resolve_backend("auto", "cpu" if is_rehearsal else "gpu"),
+        layers=loaded.layers,
+        num_planes=loaded.config.num_loops,
+        num_decoders=num_decoders,
+        prompt_tokens=prompt_tokens,
+        budget=budget,
+        chunk_size=None,
+        block_size=16,
+        exit_threshold=1.0,
+        exits="replay",
+        num_pairs=1,
+        num_prompts=num_prompts,
+        decoder_prompt_tokens=8,
+        workload={"vocab_size": loaded.config.vocab_size},
+    )
+    recorder.plan(list(NAMES.values()))
+    runs: dict[str, Run] = {}
+    with counting_compilations() as compilations:
+        bench = Bench(point, loaded, compilations, compiles_ahead=False)
+        for arm, name in NAMES.items():
+            recorder.check(name, play, bench, arm, runs)
 
 
-def measure(engine: LLMEngine, sizes: tuple[int, int, int, int]) -> Outcome:
-    """The workload twice: the first time compiles what it needs, the second one counts."""
-    play(engine, *sizes, name="warm-up")
-    num_compiled = engine.stats().num_compilations
-    is_sound, values = play(engine, *sizes, name="timed")
-    values["compilations"] = engine.stats().num_compilations - num_compiled
-    return is_sound and values["compilations"] == 0, values
-
-
-def play(
-    engine: LLMEngine,
-    num_decoders: int,
-    num_prompt_tokens: int,
-    every: int,
-    num_tokens: int,
-    *,
-    name: str,
-) -> Outcome:
-    """Decoders of `num_tokens` in all; a prompt arrives with every so many of their tokens."""
-    before = engine.stats()
-    per_decoder = -(-num_tokens // num_decoders)
-    for index in range(num_decoders):
-        params = SamplingParams(max_tokens=per_decoder, ignore_eos=True)
-        engine.add_request(f"{name} decoder-{index}", list(range(3, 11)), params)
-    last: dict[str, float] = {}
-    gaps: list[float] = []
-    num_seen = num_prompts = 0
-    started = time.perf_counter()
-    while engine.has_unfinished_requests():
-        output = engine.step()
-        now = time.perf_counter()
-        if failed := [done.error for done in output.completions if done.error is not None]:
-            raise RuntimeError(failed[0])
-        for event in output.tokens:
-            if " decoder-" not in event.request_id:
-                continue
-            if event.request_id in last:
-                gaps.append(now - last[event.request_id])
-            last[event.request_id] = now
-            num_seen += 1
-        if num_seen >= (num_prompts + 1) * every and num_seen < num_tokens - every // 2:
-            # Every prompt its own tokens: nothing is shared with the last one.
-            prompt = [
-                (7 * index + 13 * num_prompts + len(name)) % 500 + 3
-                for index in range(num_prompt_tokens)
-            ]
-            params = SamplingParams(max_tokens=1, ignore_eos=True)
-            engine.add_request(f"{name} prompt-{num_prompts}", prompt, params)
-            num_prompts += 1
-    seconds = time.perf_counter() - started
-    stats = engine.stats()
-    gaps.sort()
-    return num_prompts > 0, {
-        "prompts": num_prompts,
-        "gap median, ms": round(statistics.median(gaps) * 1e3, 2),
-        "gap p99, ms": round(gaps[int(0.99 * (len(gaps) - 1))] * 1e3, 2),
-        "gap max, ms": round(gaps[-1] * 1e3, 2),
-        "tokens/s": round(num_seen / seconds, 1),
-        "launches": sum(stats.num_launches.values()) - sum(before.num_launches.values()),
-        "mixed launches": stats.num_mixed_launches - before.num_mixed_launches,
+def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
+    """An arm twice: the first time compiles what it needs, the second one counts."""
+    arm, workload = ARMS[name], bench.point.workload
+    for position in range(2):
+        place = Place(process=0, round=0, position=position)
+        run = runs[name] = bench.play(arm, workload, place)
+    violations = check_run(run)
+    values = {
+        "prompts": len(run.windows),
+        "compilations": run.num_backend_compilations,
+        "broken rules": "; ".join(map(str, violations)) or "none",
     }
+    if violations:
+        return False, values
+    numbers, gaps = measure(run, runs[BASELINE]), Latencies.of([gap.seconds for gap in run.gaps])
+    assert gaps is not None
+    values |= {
+        "gap median, ms": round(gaps.p50 * 1e3, 2),
+        "gap p99, ms": "-" if gaps.p99 is None else round(gaps.p99 * 1e3, 2),
+        "gap max, ms": round(gaps.largest * 1e3, 2),
+        "tokens/s": round(numbers["output_tokens_per_second"] or 0.0, 1),
+        "launches": len(run.timeline.launches),
+        "mixed launches": int(numbers["mixed_launches"] or 0),
+    }
+    for metric in SHOWN:
+        if (value := numbers[metric]) is not None:
+            scale, unit = (1e3, "ms") if METRICS[metric].unit == "s" else (1, METRICS[metric].unit)
+            values[f"{metric}, {unit}"] = round(scale * value, 3)
+    return True, values

@@ -6,8 +6,12 @@
     metrics, validity       what a run says, and whether it may say it
     statistics, comparison  percentiles, paired ratios, pooled gaps
     interference            the whole benchmark: processes, rounds, sweeps
-    worker, targets         the only parts that know an engine
-    report                  JSON, Markdown, pictures
+    closed_loop             requests of which so many are under way at any time
+    throughput              the benchmark of that, with and without early exit; throughput_point,
+                            _runs, _rules, _summary and _report are its parts
+    engine_rules            rules that hold for the runs of both
+    worker, engines, targets  the only parts that know an engine, with throughput's `play`
+    report, cells           JSON, Markdown, pictures
     model_maker             random weights in the shapes that are measured
 
 and of a server, as its clients see it:
@@ -20,7 +24,7 @@ and of a server, as its clients see it:
     serve_benchmark         rates or a search, on a server that runs (serve_report)
     replay                  the same arrivals under each policy (serving_process, replay_report)
 
-What measures engines works on (clock, launch records, token events), but for `worker` and
-`targets`: tests drive it with a stub executor and a virtual clock. What measures servers works on
+What measures engines works on (clock, launch records, token events), but for those parts that know
+one: tests drive it with a stub executor and a virtual clock. What measures servers works on
 its event loop's clock, which tests replace as well.
 """

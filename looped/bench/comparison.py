@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .arms import ARMS, BASELINE, COMPARISONS
-from .metrics import METRICS, measure
+from .metrics import measure
 from .runs import PROMPT, Run
-from .statistics import Latencies, Spread
+from .statistics import Latencies, Spread, paired_ratios, spreads_of
 from .validity import Violation, check_run, check_runs, num_parted_requests
 from .workload import BYSTANDER
 
@@ -81,7 +81,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
             if first in numbers and second in numbers
         ]
         if pairs:
-            ratios[f"{first}/{second}"] = _paired_ratios(pairs)
+            ratios[f"{first}/{second}"] = paired_ratios(pairs)
     return Comparison(
         violations=check_runs(runs),
         arms=summaries,
@@ -95,7 +95,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 def _summary(runs: list[Run], numbers: list[dict[str, float | None]]) -> ArmSummary:
     return ArmSummary(
         num_runs=len(runs),
-        metrics=_spreads(numbers),
+        metrics=spreads_of(numbers),
         window_itl=Latencies.of([gap.seconds for run in runs for gap in run.window_gaps]),
         itl=Latencies.of([gap.seconds for run in runs for gap in run.gaps]),
         ttft_prompt=Latencies.of(
@@ -105,35 +105,6 @@ def _summary(runs: list[Run], numbers: list[dict[str, float | None]]) -> ArmSumm
             [latency for run in runs for latency in run.first_token_latencies(BYSTANDER)]
         ),
     )
-
-
-def _spreads(numbers: list[dict[str, float | None]]) -> dict[str, Spread]:
-    spreads = {}
-    for name in METRICS:
-        values = [value for row in numbers if (value := row[name]) is not None]
-        if spread := Spread.of(values):
-            spreads[name] = spread
-    return spreads
-
-
-def _paired_ratios(
-    pairs: list[tuple[dict[str, float | None], dict[str, float | None]]],
-) -> dict[str, Spread]:
-    """Spread over pairs of first / second.
-
-    A pair without one of the two is left out, and so is one with nothing positive below: a ratio to
-    a difference that noise has turned negative means nothing.
-    """
-    spreads = {}
-    for name in METRICS:
-        values = []
-        for first, second in pairs:
-            above, below = first[name], second[name]
-            if above is not None and below is not None and below > 0:
-                values.append(above / below)
-        if spread := Spread.of(values):
-            spreads[name] = spread
-    return spreads
 
 
 def _pooled_p99_ratios(arms: dict[str, ArmSummary]) -> dict[str, float]:

@@ -77,7 +77,12 @@ def rounds_of(num_pairs: int, num_processes: int) -> list[int]:
 
 
 def run_benchmark(
-    folder: Path, points: Sequence[Point], rounds: Sequence[int], description: dict[str, Any]
+    folder: Path,
+    points: Sequence[Point],
+    rounds: Sequence[int],
+    description: dict[str, Any],
+    *,
+    profile_folder: Path | None = None,
 ) -> None:
     """Makes the folder and all its launch logs. Processes run one after the other.
 
@@ -86,6 +91,8 @@ def run_benchmark(
         points: of the sweep, each with a name of its own.
         rounds: of each process.
         description: machine, date and command, for `benchmark.json`.
+        profile_folder: for a trace of every arm at every point, made in processes of their own
+            after all others; None makes none.
 
     Raises:
         UsageError: the folder exists, or two points are the same.
@@ -107,13 +114,27 @@ def run_benchmark(
     with progress_bars() as progress:
         total = len(points) * sum(1 + len(ARMS) * count for count in rounds)
         task = progress.add_task("interference", total=total)
-        for point in points:
+        measured = [
             measure_point(folder / point.name, point, rounds, lambda: progress.advance(task))
+            for point in points
+        ]
+    if profile_folder is not None:
+        for point in measured:
+            profile_point(folder / point.name, point, profile_folder / point.name)
+
+
+def profile_point(folder: Path, point: Point, profile_folder: Path) -> None:
+    """Makes a trace of every arm, of runs that are not measured."""
+    profile_folder.mkdir(parents=True, exist_ok=True)
+    plan = WorkerPlan(
+        point=point, process=0, num_rounds=0, folder=folder, profile_folder=profile_folder
+    )
+    run_worker(plan, "profile", lambda: None)
 
 
 def measure_point(
     folder: Path, point: Point, rounds: Sequence[int], on_line: Callable[[], None]
-) -> None:
+) -> Point:
     """Records the exits of a point if it replays some, and plays all its arms.
 
     Args:
@@ -121,6 +142,9 @@ def measure_point(
         point: what is measured.
         rounds: of each process.
         on_line: called when a process is warm, and after each of its runs.
+
+    Returns:
+        The point with the exits that were replayed.
     """
     folder.mkdir()
     logger.info("%s: %s", folder.name, point.workload)
@@ -132,6 +156,7 @@ def measure_point(
     for process, num_rounds in enumerate(rounds):
         plan = WorkerPlan(point=point, process=process, num_rounds=num_rounds, folder=folder)
         run_worker(plan, f"process{process}", on_line)
+    return point
 
 
 def run_worker(plan: WorkerPlan, name: str, on_line: Callable[[], None]) -> None:

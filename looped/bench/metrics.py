@@ -13,25 +13,26 @@ is. *Token-loops* are rows times passes over the layers.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from looped.launch_events import LaunchEvent
 from looped.sched import ItemKind, LaunchKind
 from looped.timeline import item_depths, token_loops
 
-from .runs import Run
+from .runs import EngineRun, Run
 from .statistics import percentile
 from .workload import BYSTANDER, DECODER, PROMPT
 
-Measure = Callable[[Run, Run], float | None]
+AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A named measure of a run."""
+@dataclass(frozen=True)
+class Metric(Generic[AnyRun]):
+    """A named measure of a run, beside the run that it is compared with."""
 
     name: str
     unit: str
-    measure: Measure
+    measure: Callable[[AnyRun, AnyRun], float | None]
 
     @property
     def definition(self) -> str:
@@ -54,17 +55,17 @@ def window_itl_max(run: Run, baseline: Run) -> float | None:
     return _percentile([gap.seconds for gap in run.window_gaps], 100)
 
 
-def itl_p50(run: Run, baseline: Run) -> float | None:
+def itl_p50(run: EngineRun, baseline: EngineRun) -> float | None:
     """Median of all gaps that begin in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 50)
 
 
-def itl_p95(run: Run, baseline: Run) -> float | None:
+def itl_p95(run: EngineRun, baseline: EngineRun) -> float | None:
     """95th percentile of all gaps that begin in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 95)
 
 
-def itl_max(run: Run, baseline: Run) -> float | None:
+def itl_max(run: EngineRun, baseline: EngineRun) -> float | None:
     """Largest gap that begins in the period."""
     return _percentile([gap.seconds for gap in run.gaps], 100)
 
@@ -90,17 +91,12 @@ def seconds_per_prompt(run: Run, baseline: Run) -> float | None:
     """What one prompt costs the machine: (period - period of the decoders alone) / prompts."""
     if not (run.arm.has_decoders and run.arm.has_prompts):
         return None
-    return (_seconds(run) - _seconds(baseline)) / run.workload.num_prompts
+    return (run.seconds - baseline.seconds) / run.workload.num_prompts
 
 
 def tpot(run: Run, baseline: Run) -> float | None:
     """Time per output token: median over decoders of (last token - first token) / (tokens - 1)."""
-    per_token = []
-    for name in run.names(DECODER):
-        times = [token.time for token in run.timeline.tokens[name]]
-        if len(times) > 1:
-            per_token.append((times[-1] - times[0]) / (len(times) - 1))
-    return _percentile(per_token, 50)
+    return _percentile(run.times_per_output_token(run.names(DECODER)), 50)
 
 
 def ttft_prompt(run: Run, baseline: Run) -> float | None:
@@ -114,16 +110,15 @@ def ttft_bystander(run: Run, baseline: Run) -> float | None:
     return _percentile(run.first_token_latencies(BYSTANDER), 50)
 
 
-def output_tokens_per_second(run: Run, baseline: Run) -> float | None:
-    """Tokens that became visible in the period, of all requests / period. The work in it is the
-    same in A0, A1 and A2."""
+def output_tokens_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
+    """Tokens that became visible in the period, of all requests / period."""
     tokens = sum(len(launch.tokens) for launch in _launches(run))
-    return tokens / _seconds(run)
+    return tokens / run.seconds
 
 
-def prompt_token_loops_per_second(run: Run, baseline: Run) -> float | None:
+def prompt_token_loops_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
     """Prompt token-loops in the period / period."""
-    return _token_loops(run, ItemKind.PROMPT) / _seconds(run)
+    return _token_loops(run, ItemKind.PROMPT) / run.seconds
 
 
 def window_prompt_token_loops_per_second(run: Run, baseline: Run) -> float | None:
@@ -133,12 +128,12 @@ def window_prompt_token_loops_per_second(run: Run, baseline: Run) -> float | Non
     return _token_loops(run, ItemKind.PROMPT) / seconds if seconds else None
 
 
-def decode_token_loops_per_second(run: Run, baseline: Run) -> float | None:
+def decode_token_loops_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
     """Decode token-loops in the period / period."""
-    return _token_loops(run, ItemKind.DECODE) / _seconds(run)
+    return _token_loops(run, ItemKind.DECODE) / run.seconds
 
 
-def real_rows(run: Run, baseline: Run) -> float | None:
+def real_rows(run: EngineRun, baseline: EngineRun) -> float | None:
     """Real rows / (real and padded rows) of the launches in the period, rows of a launch of several
     passes once a pass, in percent."""
     records = [launch.record for launch in _launches(run)]
@@ -155,13 +150,13 @@ def window_budget_fill(run: Run, baseline: Run) -> float | None:
     return 100 * rows / (len(launches) * run.options.max_num_batched_tokens)
 
 
-def launches_per_token(run: Run, baseline: Run) -> float | None:
+def launches_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Launches in the period / tokens that became visible in it."""
     launches = _launches(run)
     return len(launches) / sum(len(launch.tokens) for launch in launches)
 
 
-def readbacks_per_token(run: Run, baseline: Run) -> float | None:
+def readbacks_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Readbacks in the period / tokens that became visible in it."""
     launches = _launches(run)
     readbacks = sum(launch.record.num_readbacks for launch in launches)
@@ -198,32 +193,32 @@ def prompt_token_loops_per_gap_max(run: Run, baseline: Run) -> float | None:
     return float(max(loops)) if loops else None
 
 
-def host_wait_per_readback(run: Run, baseline: Run) -> float | None:
+def host_wait_per_readback(run: EngineRun, baseline: EngineRun) -> float | None:
     """Seconds that the host waits in a readback, mean over those in the period. Where launches are
     not read, the device's work on them shows in the next readback."""
     waits = [launch.host_wait for launch in _launches(run) if launch.record.num_readbacks]
     return sum(waits) / len(waits) if waits else None
 
 
-def host_wait_per_coda(run: Run, baseline: Run) -> float | None:
+def host_wait_per_coda(run: EngineRun, baseline: EngineRun) -> float | None:
     """The same for LM-head launches, whose readback brings tokens: host wait / coda launch."""
     return _wait_of(run, is_coda=True)
 
 
-def host_wait_per_pass(run: Run, baseline: Run) -> float | None:
+def host_wait_per_pass(run: EngineRun, baseline: EngineRun) -> float | None:
     """The same for passes over the layers that are read, because an exit hangs on them; none where
     exits are replayed."""
     return _wait_of(run, is_coda=False)
 
 
-def host_wait_per_token(run: Run, baseline: Run) -> float | None:
+def host_wait_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Host wait in all readbacks of the period / tokens that became visible in it."""
     launches = _launches(run)
     waits = sum(launch.host_wait for launch in launches)
     return waits / sum(len(launch.tokens) for launch in launches)
 
 
-def host_gap(run: Run, baseline: Run) -> float | None:
+def host_gap(run: EngineRun, baseline: EngineRun) -> float | None:
     """Host time between launches: median of (next launch's call - result of this one on the
     host), i.e. apply, the driver's own work, schedule, pack and upload."""
     gaps = [after.started - before.ended for before, after in pairwise(_launches(run))]
@@ -238,16 +233,12 @@ def _median_gap(baseline: Run) -> float:
     return percentile([gap.seconds for gap in baseline.gaps], 50)
 
 
-def _seconds(run: Run) -> float:
-    return run.period.end - run.period.start
-
-
-def _launches(run: Run) -> list[LaunchEvent]:
+def _launches(run: EngineRun) -> list[LaunchEvent]:
     """Launches that were started in the period."""
     return run.timeline.launches_in(run.period)
 
 
-def _token_loops(run: Run, kind: ItemKind) -> int:
+def _token_loops(run: EngineRun, kind: ItemKind) -> int:
     return sum(token_loops(launch.record, kind) for launch in _launches(run))
 
 
@@ -269,7 +260,7 @@ def _in_windows(run: Run) -> list[LaunchEvent]:
     ]
 
 
-def _wait_of(run: Run, *, is_coda: bool) -> float | None:
+def _wait_of(run: EngineRun, *, is_coda: bool) -> float | None:
     waits = [
         launch.host_wait
         for launch in _launches(run)
@@ -278,7 +269,7 @@ def _wait_of(run: Run, *, is_coda: bool) -> float | None:
     return sum(waits) / len(waits) if waits else None
 
 
-METRICS = {
+METRICS: dict[str, Metric[Run]] = {
     measure.__name__: Metric(measure.__name__, unit, measure)
     for measure, unit in (
         (window_itl_p50, "s"),

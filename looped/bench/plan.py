@@ -1,9 +1,11 @@
 """One point of a sweep, complete: model, engine options and workload, as a worker is given them."""
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .statistics import MIN_VALUES_FOR_P99
@@ -16,8 +18,8 @@ EXITS = ("replay", "live")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What is measured; all arms, rounds and processes of it share every number."""
+class EnginePoint(ABC):
+    """How the engines of one point of a sweep are built, whatever is measured on them."""
 
     model: str
     """Model folder."""
@@ -25,6 +27,8 @@ class Point:
     """None: the checkpoint's."""
     kv_cache_dtype: str | None
     attention_backend: str
+    layers: str | None = None
+    """`unrolled` or `scanned`; None: the platform's best."""
     num_planes: int
     """P."""
     budget: int
@@ -32,6 +36,58 @@ class Point:
     chunk_size: int
     max_num_seqs: int
     block_size: int
+
+    @property
+    @abstractmethod
+    def max_model_len(self) -> int:
+        """The longest prompt and output together."""
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks over all planes, for every slot as large as the largest request.
+
+        P * ceil(positions / block size) * max_num_seqs: no request ever waits for one.
+        """
+        return self.num_planes * -(-self.max_model_len // self.block_size) * self.max_num_seqs
+
+    def engine_config(self, policy: str) -> EngineConfig:
+        """Options of its engines; UsageError for what is none."""
+        return EngineConfig(
+            policy=policy,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.budget,
+            prefill_chunk_size=self.chunk_size,
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            kv_cache_dtype=self.kv_cache_dtype,
+            attention_backend=self.attention_backend,
+            layers=self.layers,
+            prefix_caching=False,
+        )
+
+
+def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None) -> int:
+    """The chunk, by default min(128, budget - max_num_seqs + 1), which fits under every policy.
+
+    Raises:
+        UsageError: it would not fit, with the numbers.
+    """
+    largest = budget - max_num_seqs + 1
+    chunk = min(128, largest) if chunk_size is None else chunk_size
+    if not 1 <= chunk <= largest:
+        least = max(chunk, 1) + max_num_seqs - 1
+        raise UsageError(
+            f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {max(chunk, 1)} + "
+            f"{max_num_seqs} - 1 > {budget}; try --budget {least}"
+        )
+    return chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(EnginePoint):
+    """What is measured; all arms, rounds and processes of it share every number."""
+
     exit_threshold: float
     exits: str
     """`replay`: the decoders' exits at that threshold are recorded once and replayed in every arm;
@@ -67,13 +123,7 @@ class Point:
             UsageError: numbers that contradict each other.
         """
         max_num_seqs = num_decoders + prompt_slots * (1 + bool(bystander_tokens))
-        largest_chunk = budget - max_num_seqs + 1
-        chunk = min(128, largest_chunk) if chunk_size is None else chunk_size
-        if not 1 <= chunk <= largest_chunk:
-            raise UsageError(
-                f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {chunk} + "
-                f"{max_num_seqs} - 1 > {budget}; try --budget {chunk + max_num_seqs - 1}"
-            )
+        chunk = chunk_within(budget, max_num_seqs, chunk_size)
         own = decoder_prompt_tokens or min(chunk, budget // num_decoders)
         if own > chunk or own * num_decoders > budget:
             raise UsageError(
@@ -127,14 +177,6 @@ class Point:
         items = self.workload.items(has_decoders=True, has_prompts=True)
         return max(len(item.prompt_token_ids) + item.max_tokens for item in items)
 
-    @property
-    def num_blocks(self) -> int:
-        """KV blocks over all planes, for every slot as large as the largest request.
-
-        P * ceil(positions / block size) * max_num_seqs: no request ever waits for one.
-        """
-        return self.num_planes * -(-self.max_model_len // self.block_size) * self.max_num_seqs
-
     def with_traces(self, traces: tuple[tuple[int, ...], ...]) -> Self:
         """The same with exits to replay."""
         return replace(self, workload=replace(self.workload, traces=traces))
@@ -158,11 +200,18 @@ class WorkerPlan:
     """Where its launch logs go."""
     is_recording: bool = False
     """Record the decoders' exits, and nothing else."""
+    profile_folder: Path | None = None
+    """Make a trace of every arm there, with one prompt, and nothing else."""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        point, folder = Point.from_json(values["point"]), Path(values["folder"])
-        return cls(**values | {"point": point, "folder": folder})
+        point, profile = Point.from_json(values["point"]), values["profile_folder"]
+        folders = {
+            "folder": Path(values["folder"]),
+            "profile_folder": None if profile is None else Path(profile),
+        }
+        return cls(**values | folders | {"point": point})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"folder": str(self.folder)}
+        profile = None if self.profile_folder is None else str(self.profile_folder)
+        return asdict(self) | {"folder": str(self.folder), "profile_folder": profile}

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .arms import ARMS
+from .cells import number
 from .load_summary import Judgement, LoadSummary
-from .markdown import number
 from .replay import COMPARED, ReplayResult
 from .serve_report import description_lines, failure_lines, runs_table, violation_lines
 

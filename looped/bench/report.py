@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 
 from .arms import ARMS, COMPARISONS
-from .comparison import ArmSummary, Comparison
+from .cells import NOTHING, description_lines, latency_rows, metric_cell, number, shown_unit
+from .comparison import Comparison
 from .interference import Benchmark, Result
-from .markdown import latency_rows, number
 from .metrics import METRICS
-from .statistics import Spread
 
-SCALES = {"s": (1e3, "ms")}
-"""Units that are shown in another one: factor and name."""
 RATIOS = (
     "window_itl_p50",
     "window_itl_p95",
@@ -39,10 +36,7 @@ def to_markdown(benchmark: Benchmark) -> str:
 def _page(benchmark: Benchmark) -> Iterator[str]:
     yield "# Prefill interference"
     yield ""
-    for name, value in benchmark.description.items():
-        if name not in ("schema", "rounds"):
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            yield f"* {name.replace('_', ' ')}: {shown}"
+    yield from description_lines(benchmark.description)
     rounds = benchmark.description["rounds"]
     yield f"* {sum(rounds)} pairs in {len(rounds)} processes"
     for result in benchmark.results:
@@ -99,16 +93,9 @@ def _arms_table(comparison: Comparison) -> Iterator[str]:
         if any(getattr(arm, attribute) for arm in arms):
             yield from latency_rows(title, [getattr(arm, attribute) for arm in arms])
     for metric in METRICS.values():
-        cells = [_spread_cell(arm, metric.name) for arm in arms]
-        if any(cells):
-            unit = SCALES.get(metric.unit, (1, metric.unit))[1]
-            yield f"| `{metric.name}`, {unit} | {' | '.join(cell or '-' for cell in cells)} |"
-
-
-def _spread_cell(arm: ArmSummary, name: str) -> str:
-    spread = arm.metrics.get(name)
-    factor = SCALES.get(METRICS[name].unit, (1.0, ""))[0]
-    return "" if spread is None else _spread(spread, factor)
+        cells = [metric_cell(arm.metrics.get(metric.name), metric.unit) for arm in arms]
+        if any(cell != NOTHING for cell in cells):
+            yield f"| `{metric.name}`, {shown_unit(metric.unit)} | {' | '.join(cells)} |"
 
 
 def _ratio_table(comparison: Comparison) -> Iterator[str]:
@@ -122,15 +109,10 @@ def _ratio_table(comparison: Comparison) -> Iterator[str]:
     yield f"| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"
     tails = [comparison.pooled_p99_ratios.get(name) for name in names]
-    cells = ["-" if tail is None else number(tail) for tail in tails]
+    cells = [NOTHING if tail is None else number(tail) for tail in tails]
     yield f"| p99 of ITL in windows | {' | '.join(cells)} |"
     for metric in RATIOS:
         spreads = [comparison.ratios[name].get(metric) for name in names]
         if any(spreads):
-            cells = ["-" if spread is None else _spread(spread, 1.0) for spread in spreads]
+            cells = [metric_cell(spread, "x") for spread in spreads]
             yield f"| `{metric}` | {' | '.join(cells)} |"
-
-
-def _spread(spread: Spread, factor: float) -> str:
-    quartiles = (number(factor * value) for value in (spread.first_quartile, spread.third_quartile))
-    return f"{number(factor * spread.median)} [{', '.join(quartiles)}]"

@@ -1,5 +1,7 @@
 """One arm, once: what was asked of it, what it ran as, and its events in order."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -33,6 +35,8 @@ class RunOptions:
     """`replay`, `live`, or `full`: every token runs every loop."""
     min_coda_batch_size: int = 1
     model: str = ""
+    layers: str = ""
+    """`unrolled` or `scanned`; empty in logs that were made before it was recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +51,64 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """Events of one arm, with all that is needed to judge and to measure them."""
+class EngineRun(ABC):
+    """Events of one engine that served a known set of requests, whatever the benchmark."""
 
-    arm: Arm
     place: Place
     options: RunOptions
-    workload: Workload
     events: tuple[LogEvent, ...]
     num_backend_compilations: int = 0
     """Compilations of any kind that JAX counted while it ran."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return Timeline(self.events)
+
+    @property
+    @abstractmethod
+    def items(self) -> list[WorkItem]:
+        """The requests that it was given."""
+
+    @property
+    @abstractmethod
+    def period(self) -> Window:
+        """The measured period."""
+
+    @property
+    @abstractmethod
+    def gaps(self) -> list[Gap]:
+        """Gaps between tokens that are measured."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the period."""
+        return self.period.end - self.period.start
+
+    def time_to_first_tokens(self, names: Sequence[Name]) -> list[float]:
+        """TTFT of some requests: first visible token - arrival, seconds."""
+        latencies = []
+        for name in names:
+            arrival, first = self.timeline.requests.get(name), self.timeline.first_token_time(name)
+            if arrival is not None and first is not None:
+                latencies.append(first - arrival.time)
+        return latencies
+
+    def times_per_output_token(self, names: Sequence[Name]) -> list[float]:
+        """TPOT of some requests: (last token - first token) / (tokens - 1), seconds."""
+        per_token = []
+        for name in names:
+            times = [token.time for token in self.timeline.tokens.get(name, ())]
+            if len(times) > 1:
+                per_token.append((times[-1] - times[0]) / (len(times) - 1))
+        return per_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(EngineRun):
+    """Events of one arm, with all that is needed to judge and to measure them."""
+
+    arm: Arm
+    workload: Workload
 
     @classmethod
     def from_log(cls, meta: dict[str, Any], events: tuple[LogEvent, ...]) -> Self:
@@ -83,10 +135,6 @@ class Run:
     def __str__(self) -> str:
         place = self.place
         return f"{self.arm.name} (process {place.process}, round {place.round})"
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        return Timeline(self.events)
 
     @cached_property
     def items(self) -> list[WorkItem]:
@@ -144,13 +192,8 @@ class Run:
         return [gap for gap in self.gaps if any(window.overlaps(gap) for window in self.windows)]
 
     def first_token_latencies(self, kind: str) -> list[float]:
-        """TTFT of its requests of a kind: first visible token - arrival, seconds."""
-        latencies = []
-        for name in self.names(kind):
-            arrival, first = self.timeline.requests.get(name), self.timeline.first_token_time(name)
-            if arrival is not None and first is not None:
-                latencies.append(first - arrival.time)
-        return latencies
+        """TTFT of its requests of a kind, seconds."""
+        return self.time_to_first_tokens(self.names(kind))
 
 
-__all__ = ["BYSTANDER", "DECODER", "PROMPT", "Place", "Run", "RunOptions"]
+__all__ = ["BYSTANDER", "DECODER", "PROMPT", "EngineRun", "Place", "Run", "RunOptions"]

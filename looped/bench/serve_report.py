@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .capacity import Capacity
+from .cells import latency_rows, number
 from .load_summary import Judgement, LoadSummary
-from .markdown import latency_rows, number
 from .validity import Violation
 
 LATENCIES = (

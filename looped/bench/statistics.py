@@ -1,6 +1,6 @@
 """Percentiles and quartiles, over values that are pooled first: percentiles are never averaged."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_VALUES_FOR_P99 = 1000
@@ -66,3 +66,35 @@ class Spread:
             return None
         median, first, third = (percentile(values, percent) for percent in (50, 25, 75))
         return cls(median, first, third, len(values))
+
+
+Numbers = Mapping[str, float | None]
+"""Metrics of one run, by name; None where it has no such thing."""
+
+
+def spreads_of(runs: Sequence[Numbers]) -> dict[str, Spread]:
+    """Spread of every metric over the runs that have it."""
+    spreads = {}
+    for name in runs[0] if runs else ():
+        values = [value for numbers in runs if (value := numbers[name]) is not None]
+        if spread := Spread.of(values):
+            spreads[name] = spread
+    return spreads
+
+
+def paired_ratios(pairs: Sequence[tuple[Numbers, Numbers]]) -> dict[str, Spread]:
+    """Spread of every metric over pairs of first / second.
+
+    A pair without one of the two is left out, and so is one with nothing positive below: a ratio to
+    a difference that noise has turned negative means nothing.
+    """
+    spreads = {}
+    for name in pairs[0][0] if pairs else ():
+        values = []
+        for first, second in pairs:
+            above, below = first[name], second[name]
+            if above is not None and below is not None and below > 0:
+                values.append(above / below)
+        if spread := Spread.of(values):
+            spreads[name] = spread
+    return spreads

@@ -14,8 +14,8 @@ class EngineTarget:
 
     Args:
         engine: without prefix caching, or equal rounds would find each other's prompts.
-        live_threshold: threshold at which decoders decide their own exits; None replays traces, and
-            runs every loop where there is none.
+        live_threshold: threshold at which decoders decide their own exits, whatever their items
+            say; None goes by the items.
     """
 
     def __init__(self, engine: LLMEngine, *, live_threshold: float | None = None) -> None:
@@ -39,4 +39,4 @@ class EngineTarget:
             return ExitOptions(mode=ExitMode.OURO, threshold=self._live_threshold)
         if item.trace:
             return ExitOptions(trace=item.trace)
-        return ExitOptions(mode=ExitMode.OURO, threshold=1.0)
+        return ExitOptions(mode=ExitMode.OURO, threshold=item.exit_threshold)

@@ -25,7 +25,9 @@ class WorkItem:
     max_tokens: int
     """Emitted exactly: the end of sequence is ignored."""
     trace: tuple[int, ...]
-    """Exit depths to replay, 1-based; tokens past its end run every loop. Empty: every loop."""
+    """Exit depths to replay, 1-based; tokens past its end run every loop. Empty: none to replay."""
+    exit_threshold: float = 1.0
+    """Without a trace: at which its tokens decide their own exits; 1 runs every loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +168,15 @@ class Workload:
     def _item(
         self, request_id: str, num_tokens: int, max_tokens: int, trace: tuple[int, ...]
     ) -> WorkItem:
-        # Ids of its own for every request: no two share a block of prompt.
-        token_ids = Random(f"{self.seed}/{request_id}").choices(
-            range(self.vocab_size), k=num_tokens
-        )
-        return WorkItem(request_id, tuple(token_ids), max_tokens, trace)
+        token_ids = random_token_ids(self.seed, request_id, num_tokens, self.vocab_size)
+        return WorkItem(request_id, token_ids, max_tokens, trace)
+
+
+def random_token_ids(
+    seed: int, request_id: str, num_tokens: int, vocab_size: int
+) -> tuple[int, ...]:
+    """A prompt of its own for every request: no two share a block."""
+    return tuple(Random(f"{seed}/{request_id}").choices(range(vocab_size), k=num_tokens))
 
 
 def kind_of(request_id: str) -> str:

@@ -19,6 +19,7 @@ from .aot import aot
 from .bench import bench
 from .bench_replay import replay
 from .bench_serve import serve_load
+from .bench_throughput import throughput
 from .checkpoints import convert, export, inspect
 from .generate import generate
 from .plot import plot
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 for command in (generate, serve, score, convert, export, inspect, aot, plot):
     app.command()(command)
+bench.command()(throughput)
 bench.command("serve")(serve_load)
 bench.command("replay")(replay)
 app.add_typer(bench, name="bench")

@@ -15,6 +15,7 @@ from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
 
 from .checkpoints import Dtype
+from .options import BenchProfileFolder
 
 if TYPE_CHECKING:
     from looped.bench.interference import Benchmark
@@ -33,6 +34,13 @@ class Shape(StrEnum):
 
     small = "small"
     ouro = "1.4b"
+
+
+class Layers(StrEnum):
+    """Forms of the layers in a compiled step."""
+
+    unrolled = "unrolled"
+    scanned = "scanned"
 
 
 class Exits(StrEnum):
@@ -137,9 +145,14 @@ def interference(
     attention_backend: Annotated[
         str, typer.Option(help="Attention backend.")
     ] = EngineConfig.attention_backend,
+    layers: Annotated[
+        Layers | None,
+        typer.Option(help="Form of the layers in a compiled step; by default the platform's best."),
+    ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")] = True,
+    profile: BenchProfileFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what arriving prompts do to decoding: atomic, separate and mixed, side by side.
@@ -151,6 +164,7 @@ def interference(
     from looped.bench.machine import describe_machine
     from looped.bench.plan import Point
     from looped.config import ModelConfig
+    from looped.profiling import check_profile_folder
     from looped.request_file import read_exit_trace
 
     rounds = rounds_of(pairs, processes)
@@ -158,6 +172,7 @@ def interference(
         raise UsageError(f"{out} exists; choose another name for the results")
     if has_plots:
         require_plots()
+    check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
     traces: tuple[tuple[int, ...], ...] = ()
     if exit_trace is not None:
@@ -175,6 +190,7 @@ def interference(
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             attention_backend=attention_backend,
+            layers=layers and layers.value,
             num_planes=config.num_loops,
             num_decoders=num_decoders,
             prompt_tokens=length,
@@ -203,7 +219,8 @@ def interference(
         )
     ]  # fmt: skip
     command = shlex.join(["looped", *sys.argv[1:]])
-    run_benchmark(out, points, rounds, describe_machine() | {"command": command})
+    description = describe_machine() | {"command": command}
+    run_benchmark(out, points, rounds, description, profile_folder=profile)
     _report(out, has_plots=has_plots, as_json=as_json)
 
 

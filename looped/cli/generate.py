@@ -18,6 +18,7 @@ from .interrupts import interruptible
 from .options import (
     LaunchLogFile,
     LaunchLogWaits,
+    ProfileFolder,
     check_launch_log,
     refuse_whole_prompts,
     with_config_options,
@@ -107,15 +108,18 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per sample.")] = False,
     launch_log: LaunchLogFile = None,
     launch_log_waits: LaunchLogWaits = False,
+    profile: ProfileFolder = None,
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
     from looped.launch_log import recording
     from looped.llm import LLM, GenerationRequest
+    from looped.profiling import check_profile_folder, profiling
     from looped.request_file import read_exit_trace, read_requests, with_trace
     from looped.sampling_params import SamplingParams
 
     check_launch_log(launch_log, waits=launch_log_waits)
+    check_profile_folder(profile)
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
     for file in (requests, exit_trace):
@@ -153,7 +157,10 @@ def generate(
     if not texts and not given_ids and requests is None:
         texts = [read_standard_input()]
 
-    with recording(launch_log, waits_for_device=launch_log_waits) as observer:
+    with (
+        recording(launch_log, waits_for_device=launch_log_waits) as recorder,
+        profiling(profile, recorder) as observer,
+    ):
         llm = LLM(
             model,
             dtype=dtype,

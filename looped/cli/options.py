@@ -27,6 +27,22 @@ LaunchLogWaits = Annotated[
         help="Wait for every launch, so that the log has the device's times; slower.",
     ),
 ]
+ProfileFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        metavar="DIR",
+        help="Write a jax.profiler trace of all launches after the warm-up; they run slower.",
+    ),
+]
+BenchProfileFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        metavar="DIR",
+        help="When all is measured, play everything once more, short, for a jax.profiler trace.",
+    ),
+]
 
 
 def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:

@@ -1,5 +1,6 @@
 """`looped serve`: an OpenAI-compatible server."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,17 +27,34 @@ def serve(
     ] = None,
     launch_log: LaunchLogFile = None,
     launch_log_waits: LaunchLogWaits = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a jax.profiler trace that begins with the first request and ends after "
+            "--profile-launches, or with the server; they run slower, and the server stands still "
+            "for a moment while the trace is written.",
+        ),
+    ] = None,
+    profile_launches: Annotated[
+        int, typer.Option(min=1, help="Launches in the trace of --profile.")
+    ] = 256,
     server_config: ServerConfig,
     engine_config: EngineConfig,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
     from looped.launch_log import recording
     from looped.llm import LLM
+    from looped.profiling import check_profile_folder, profiling
     from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
     check_launch_log(launch_log, waits=launch_log_waits)
-    with recording(launch_log, waits_for_device=launch_log_waits) as observer:
+    check_profile_folder(profile)
+    with (
+        recording(launch_log, waits_for_device=launch_log_waits) as recorder,
+        profiling(profile, recorder, max_launches=profile_launches) as observer,
+    ):
         llm = LLM(
             model,
             dtype=dtype,

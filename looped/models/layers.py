@@ -15,7 +15,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Int
 
-from looped.scopes import LAYERS
+from looped.scopes import LAYERS, layer_scope
 
 LayerType = TypeVar("LayerType", bound=nnx.Module)
 Carry = TypeVar("Carry")
@@ -36,7 +36,8 @@ def run_layers(
     with jax.named_scope(LAYERS):
         if isinstance(layers, nnx.List):
             for index, layer in enumerate(layers):
-                carry = run_layer(layer, index, carry)
+                with jax.named_scope(layer_scope(index)):
+                    carry = run_layer(layer, index, carry)
             return carry
 
         def body(carry: Carry, scanned: tuple[LayerType, Array]) -> tuple[Carry, None]:

@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.config import ModelConfig
+from looped.scopes import EMBED, GATE, LM_HEAD, MLP
 
 from .layers import run_layers, stack_layers, stacked_shapes
 
@@ -83,7 +84,8 @@ class OuroModel(nnx.Module):
 
     def embed(self, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
         """Rows as they enter the first loop."""
-        return self.embedding(token_ids)
+        with jax.named_scope(EMBED):
+            return self.embedding(token_ids)
 
     def recurrent_pass(
         self,
@@ -116,11 +118,13 @@ class OuroModel(nnx.Module):
 
     def gate_logits(self, rows: Float[Array, "T E"]) -> Float[Array, " T"]:
         """Exit gate's logit per row, float32; its sigmoid is the chance to leave after the loop."""
-        return self.exit_gate(rows, out_dtype=jnp.float32)[:, 0]
+        with jax.named_scope(GATE):
+            return self.exit_gate(rows, out_dtype=jnp.float32)[:, 0]
 
     def logits(self, rows: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Next-token logits per row, float32."""
-        return self.lm_head(rows, out_dtype=jnp.float32)
+        with jax.named_scope(LM_HEAD):
+            return self.lm_head(rows, out_dtype=jnp.float32)
 
 
 class Layer(nnx.Module):
@@ -183,8 +187,9 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, config.hidden_size, dtype=dtype, rngs=rngs)
 
     def __call__(self, rows: Float[Array, "T E"]) -> Float[Array, "T E"]:
-        gate, up = jnp.split(self.gate_up(rows), 2, axis=-1)
-        return self.down(jax.nn.silu(gate) * up)
+        with jax.named_scope(MLP):
+            gate, up = jnp.split(self.gate_up(rows), 2, axis=-1)
+            return self.down(jax.nn.silu(gate) * up)
 
 
 class Embedding(nnx.Module):

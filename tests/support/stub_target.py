@@ -19,6 +19,7 @@ from looped.launch_observer import LaunchRecorder, Moment
 from looped.records import ItemRecord, LaunchRecord
 from looped.sched import (
     Batch,
+    ExitMode,
     ExitOptions,
     LaunchKind,
     Request,
@@ -102,7 +103,11 @@ class StubTarget:
         self._salt = salt
 
     def add_request(self, item: WorkItem) -> None:
-        options = ExitOptions(trace=item.trace) if item.trace else ExitOptions()
+        options = (
+            ExitOptions(trace=item.trace)
+            if item.trace
+            else ExitOptions(mode=ExitMode.OURO, threshold=item.exit_threshold)
+        )
         request = Request(
             request_id=item.request_id,
             prompt_token_ids=item.prompt_token_ids,

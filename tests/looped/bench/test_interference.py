@@ -23,7 +23,8 @@ def measured(tmp_path_factory, tiny_folder):
     folder = tmp_path_factory.mktemp("interference") / "results"
     done = looped(
         "bench", "interference", "--model", tiny_folder, "--out", folder, *SMALL_RUN,
-        "--dtype", "float32", "--threshold", 0.5, "--bystander-tokens", 3, check=False,
+        "--dtype", "float32", "--threshold", 0.5, "--bystander-tokens", 3,
+        "--layers", "unrolled", "--profile", folder.parent / "profile", check=False,
     )  # fmt: skip
     return folder, done
 
@@ -57,6 +58,16 @@ def test_exits_are_recorded_once_and_replayed(measured):
             for launch in run.timeline.launches
             if launch.record.kind.runs_layers
         )
+
+
+@pytest.mark.slow
+def test_every_arm_is_profiled_apart_from_what_is_measured(measured):
+    folder, _ = measured
+    (result,) = read_benchmark(folder).results
+    (place,) = (folder.parent / "profile").iterdir()
+    assert place.name == result.point.name
+    assert {path.name for path in place.iterdir()} == ARMS.keys()
+    assert all(list(path.rglob("*.xplane.pb")) for path in place.iterdir())
 
 
 @pytest.mark.slow
