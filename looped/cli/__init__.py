@@ -22,6 +22,7 @@ from .generate import generate
 from .plot import plot
 from .score import score
 from .serve import serve
+from .train import train
 
 app = typer.Typer(
     name="looped",
@@ -34,6 +35,7 @@ app = typer.Typer(
 for command in (generate, serve, score, convert, export, inspect, aot, plot):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 
 def show_version(is_asked: bool) -> None:
