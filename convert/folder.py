@@ -21,6 +21,9 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 PARAMETERS_FOLDER = "parameters"
 
+LOOKAHEAD_GATE_FILE = "lookahead_gate.safetensors"
+"""Beside a model's own weights, where there is one; not a part of them."""
+
 # What a model folder holds beside weights and config.json; copied as it is, where it exists.
 COMPANION_FILES = (
     "generation_config.json",

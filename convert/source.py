@@ -19,6 +19,7 @@ from looped.errors import LoopedError
 from looped.models.parameters import parameter_shapes
 from looped.progress import track
 
+from .folder import LOOKAHEAD_GATE_FILE
 from .names import hugging_face_name, layer_index
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -111,7 +112,8 @@ class HuggingFaceFolder:
         index = self.path / INDEX_FILE
         if not index.exists():
             files = sorted(self.path.glob("*.safetensors"))
-            files = [file for file in files if file.name not in ADAPTER_FILES]
+            others = (*ADAPTER_FILES, LOOKAHEAD_GATE_FILE)
+            files = [file for file in files if file.name not in others]
             if files:
                 return files, []
             pickles = [file.name for pattern in PICKLE_PATTERNS for file in self.path.glob(pattern)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from looped.errors import UsageError
-from looped.training.config import PretrainConfig, ShapeConfig
+from looped.training.config import GateConfig, LookaheadConfig, PretrainConfig, ShapeConfig
 
 from .options import with_config_options
 
@@ -29,6 +29,9 @@ class Task(StrEnum):
 
 Out = Annotated[
     Path, typer.Option(metavar="DIR", help="The run's folder: metrics, checkpoints, the model.")
+]
+Model = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of the backbone: any Ouro checkpoint.")
 ]
 TaskName = Annotated[
     Task | None, typer.Option(help="demo: arithmetic problems in words, made as they are needed.")
@@ -59,15 +62,53 @@ def pretrain(
     """Pre-train a model over all exit depths (first stage); writes DIR/model."""
     from looped.training.stages import pretrain_stage
 
+    if task is not None and tokenizer is not None:
+        raise UsageError("a task brings its own tokenizer; leave out --tokenizer")
     pretrain_stage(out, _source(task, data, tokenizer), shape, config, resume=resume)
+
+
+@train.command()
+@with_config_options(config=GateConfig)
+def gate(
+    *,
+    model: Model,
+    out: Out,
+    task: TaskName = None,
+    data: Data = None,
+    resume: Resume = False,
+    config: GateConfig,
+) -> None:
+    """Train the exit gate of a model whose weights stay (second stage); writes DIR/model."""
+    from looped.training.stages import gate_stage
+
+    gate_stage(out, model, _source(task, data, model), config, resume=resume)
+
+
+@train.command()
+@with_config_options(config=LookaheadConfig)
+def lookahead(
+    *,
+    model: Model,
+    out: Out,
+    task: TaskName = None,
+    data: Data = None,
+    resume: Resume = False,
+    config: LookaheadConfig,
+) -> None:
+    """Train a gate that sees the exit one loop ahead; writes DIR/model, with the gate beside it."""
+    from looped.training.stages import lookahead_stage
+
+    lookahead_stage(out, model, _source(task, data, model), config, resume=resume)
 
 
 def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "Source":
     from looped.demo.examples import demo_source
     from looped.training.sources import file_source
 
-    if task is not None and data is None and tokenizer is None:
+    if (task is None) == (data is None):
+        raise UsageError("give either --task or --data")
+    if data is None:
         return demo_source()
-    if task is None and data is not None and tokenizer is not None:
-        return file_source(data, tokenizer)
-    raise UsageError("give --task, or --data with the --tokenizer that encodes it")
+    if tokenizer is None:
+        raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
+    return file_source(data, tokenizer)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -64,6 +65,12 @@ class Batch:
         self.positions[row, start:end] = np.arange(end - start)
         self.segments[row, start:end] = segment
         return end
+
+
+def token_shares(batch: Batch) -> Float[Array, " T"]:
+    """Each token's share of a batch's loss; they sum to 1."""
+    weights = jnp.reshape(batch.weights, -1)
+    return weights / jnp.sum(weights)
 
 
 class Batches:

@@ -96,3 +96,38 @@ class PretrainConfig(TrainingConfig):
 
     entropy_weight: float = 0.1
     """Beta: how strongly the exit distribution is pulled towards a uniform one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenBackboneConfig(TrainingConfig):
+    """Stages in which a linear gate learns beside a model that stays as it is."""
+
+    steps: int = 300
+    """Updates of the whole run."""
+    learning_rate: float = 1e-2
+    """Peak, after the warm-up."""
+    warmup_steps: int = 20
+    """Updates of linear warm-up."""
+    weight_decay: float = 0.0
+    """Of matrices; vectors have none."""
+    dtype: str | None = None
+    """Type to run the backbone in, float32 or bfloat16; the gate is float32. None: the
+    checkpoint's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig(FrozenBackboneConfig):
+    """Second stage: the exit gate."""
+
+    slope: float = 50.0
+    """How sharply the target turns from leaving to going on, per nat of what later loops gain."""
+    margin: float = 0.1
+    """Nats to be gained at which it is even odds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookaheadConfig(FrozenBackboneConfig):
+    """A gate that looks one loop ahead, taught by the model's own."""
+
+    learning_rate: float = 1e-3
+    """Peak, after the warm-up."""

@@ -3,13 +3,15 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Array
+from safetensors.numpy import save_file
 
-from looped.convert.folder import COMPANION_FILES, DTYPES
+from looped.convert.folder import COMPANION_FILES, DTYPES, LOOKAHEAD_GATE_FILE
 from looped.convert.names import hugging_face_name
 from looped.convert.shards import write_shards
 from looped.convert.staging import staged_folder
@@ -71,3 +73,13 @@ def companions_of(folder: Path) -> WriteCompanions:
                 shutil.copy(folder / name, destination / name)
 
     return write
+
+
+def write_lookahead_gate(folder: Path, gate: Mapping[str, Array]) -> None:
+    """Writes lookahead_gate.safetensors: `weight` [E] and `bias` [1], float32.
+
+    After loop r, sigmoid(weight . normed row + bias) is the chance to leave after loop r + 1.
+    """
+    tensors = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in gate.items()}
+    save_file(tensors, folder / LOOKAHEAD_GATE_FILE, metadata={"format": "pt"})
+    (folder / LOOKAHEAD_GATE_FILE).chmod(0o644)

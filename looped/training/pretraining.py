@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from looped.models import OuroModel
 
-from .batches import Batch, Batches
+from .batches import Batch, Batches, token_shares
 from .config import PretrainConfig
 from .forward import loop_losses, loop_states
 from .objective import expected_loss, log_exit_probabilities
@@ -44,9 +44,3 @@ def pretrain(
 
     trained = train(run, config, objective, batches, trained=parameters)
     return nnx.merge(graph, trained)
-
-
-def token_shares(batch: Batch) -> Float[Array, " T"]:
-    """Each token's share of a batch's loss; they sum to 1."""
-    weights = jnp.reshape(batch.weights, -1)
-    return weights / jnp.sum(weights)
