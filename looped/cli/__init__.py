@@ -24,6 +24,7 @@ from .generate import generate
 from .plot import plot
 from .score import score
 from .serve import serve
+from .train import train
 
 app = typer.Typer(
     name="looped",
@@ -38,6 +39,7 @@ for command in (generate, serve, score, convert, export, inspect, aot, plot):
 bench.command("serve")(serve_load)
 bench.command("replay")(replay)
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 
 def show_version(is_asked: bool) -> None:

@@ -107,15 +107,17 @@ def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:
-    """The string under each annotated field of a class, as one line."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
+    """The string under each annotated field of a class and its bases, as one line."""
     documented = {}
-    for statement, following in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            assert isinstance(statement.target, ast.Name)
-            assert isinstance(following.value, ast.Constant)
-            text = " ".join(str(following.value.value).split())
-            # A command line has no None; leaving the option out is what it means there.
-            documented[statement.target.id] = text.replace("None: ", "By default: ")
+    for base in reversed([base for base in cls.__mro__ if base is not object]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, following in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                assert isinstance(statement.target, ast.Name)
+                assert isinstance(following.value, ast.Constant)
+                text = " ".join(str(following.value.value).split())
+                # A command line has no None; leaving the option out is what it means there.
+                text = text.replace("None: ", "By default: ")
+                documented[statement.target.id] = text
     return documented
