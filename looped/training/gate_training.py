@@ -1,6 +1,5 @@
 """Second stage and look-ahead gate: a few numbers learn beside a frozen backbone."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -70,8 +69,7 @@ def train_lookahead(
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
         states = loop_states(frozen, batch)
-        heads = partial(jax.vmap(gate_logits), gate)
-        students = heads(states[:-2, None])[:, 0]
+        students = jax.vmap(gate_logits)(gate, states[:-2])
         teachers = gate_logits(_gate_of(frozen), states[1:-1])
         entropy, errors = lookahead_loss(students, teachers)
         shares = token_shares(batch)
@@ -87,7 +85,7 @@ def train_lookahead(
     return LookaheadGate(np.asarray(gate["weight"]), np.asarray(gate["bias"]))
 
 
-def gate_logits(gate: Gate, states: Float[Array, "R T E"]) -> Float[Array, "R T"]:
+def gate_logits(gate: Gate, states: Float[Array, "*rows E"]) -> Float[Array, "*rows"]:
     """w . h + b in float32."""
     return states.astype(jnp.float32) @ gate["weight"] + gate["bias"]
 
