@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +98,12 @@ class LLM:
                 f"eos_token_ids must be 0 to {loaded.config.vocab_size - 1}, got {outside[0]}"
             )
         self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids, observer=observer)
+
+    def with_options(self, **changes: Any) -> "LLM":
+        """Another `LLM` on the same weights and compiled steps; see `LLMEngine.with_options`."""
+        other = copy(self)
+        other.engine = self.engine.with_options(**changes)
+        return other
 
     def generate(
         self,
