@@ -54,7 +54,8 @@ class LLMEngine:
         self.config = config or EngineConfig()
         self._observer = observer or LaunchObserver()
         self.model_config = loaded.config
-        self._loaded = loaded
+        self.loaded = loaded
+        """The model and the configuration it runs with."""
         self._eos_token_ids = frozenset(eos_token_ids)
         if self.config.layers not in (None, loaded.layers):
             raise UsageError(
@@ -137,7 +138,7 @@ class LLMEngine:
             "max_model_len": shape.max_model_len,
         }
         return LLMEngine(
-            self._loaded,
+            self.loaded,
             replace(self.config, **{**sizes, **changes}),
             eos_token_ids=self._eos_token_ids,
             executables=self.runner.executables,

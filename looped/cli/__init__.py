@@ -20,6 +20,7 @@ from .bench import bench
 from .bench_replay import replay
 from .bench_serve import serve_load
 from .checkpoints import convert, export, inspect
+from .eval import evaluation
 from .generate import generate
 from .plot import plot
 from .score import score
@@ -39,6 +40,7 @@ for command in (generate, serve, score, convert, export, inspect, aot, plot):
 bench.command("serve")(serve_load)
 bench.command("replay")(replay)
 app.add_typer(bench, name="bench")
+app.add_typer(evaluation, name="eval")
 app.add_typer(train, name="train")
 
 

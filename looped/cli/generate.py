@@ -18,7 +18,9 @@ from .interrupts import interruptible
 from .options import (
     LaunchLogFile,
     LaunchLogWaits,
+    OptionalModel,
     check_launch_log,
+    chosen_model,
     refuse_whole_prompts,
     with_config_options,
 )
@@ -36,7 +38,7 @@ def generate(
     prompt: Annotated[
         list[str] | None, typer.Argument(help="Prompts; without any, standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
+    model: OptionalModel = None,
     prompt_ids: Annotated[
         list[str] | None, typer.Option(help="A prompt as token ids, 1,2,3; repeatable.")
     ] = None,
@@ -155,7 +157,7 @@ def generate(
 
     with recording(launch_log, waits_for_device=launch_log_waits) as observer:
         llm = LLM(
-            model,
+            chosen_model(model),
             dtype=dtype,
             num_loops=num_loops,
             eos_token_ids=eos_token_id or None,

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import logging
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,8 +15,17 @@ import typer
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
 Command = Callable[..., None]
 
+OptionalModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Converted or Hugging Face folder, or a hub id; by default the demo model that is "
+        "installed with looped."
+    ),
+]
 LaunchLogFile = Annotated[
     Path | None,
     typer.Option("--launch-log", help="Write a line of JSON for every launch, for `looped plot`."),
@@ -27,6 +37,21 @@ LaunchLogWaits = Annotated[
         help="Wait for every launch, so that the log has the device's times; slower.",
     ),
 ]
+
+
+def chosen_model(model: str | None) -> str:
+    """The model that was named, or the demo model's folder, which is said.
+
+    Raises:
+        LoopedError: none was named, and no demo model is installed.
+    """
+    if model is not None:
+        return model
+    from looped.demo.shipped import shipped_model
+
+    folder = shipped_model()
+    logger.info("no --model given: using the demo model, %s", folder)
+    return str(folder)
 
 
 def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:

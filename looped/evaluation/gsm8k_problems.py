@@ -39,7 +39,8 @@ def _parse(values: Any) -> GradeProblem:
             number = reference_number(answer)
             if number is None:
                 raise UsageError(
-                    f'expected an answer that ends in "#### N", a number; it ends in {answer[-40:]!r}'
+                    'expected an answer that ends in "#### N", a number; it ends in '
+                    f"{answer[-40:]!r}"
                 )
             return GradeProblem(question=question.strip(), number=number)
         case _:

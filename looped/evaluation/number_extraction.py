@@ -5,6 +5,7 @@ flexible   the last number in the text, wherever it stands
 """
 
 import re
+from collections import deque
 from decimal import Decimal
 
 # A minus belongs to a number unless something to subtract from stands right before it. A dollar
@@ -29,10 +30,7 @@ def strict_number(text: str) -> Decimal | None:
 
 def flexible_number(text: str) -> Decimal | None:
     """The last number in the text; None if there is none."""
-    last = None
-    for last in ANYWHERE.finditer(text):
-        pass
-    return _value(last)
+    return _value(next(iter(deque(ANYWHERE.finditer(text), maxlen=1)), None))
 
 
 def reference_number(solution: str) -> Decimal | None:
