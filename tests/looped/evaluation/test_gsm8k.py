@@ -138,9 +138,7 @@ def test_prompts_are_raw_unless_a_chat_is_asked_for(tiny_folder, data):
         (chat, llm.encode_chat("3 + 4?")),
     ):
         assert [done.completion.prompt_token_ids for done in evaluation.answers] == [prompt] * 2
-    assert raw.loops.num_tokens == sum(
-        len(done.completion.token_ids) - 1 for done in raw.answers
-    )
+    assert raw.loops.num_tokens == sum(len(done.completion.token_ids) - 1 for done in raw.answers)
 
 
 def test_num_shots_is_bounded():

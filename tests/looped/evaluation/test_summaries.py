@@ -127,6 +127,6 @@ def test_parting_is_an_error_in_float32_alone():
     other = completion((1, 9), (4, 4))
     parted = evaluation("float32", other)
     assert "first divergence from mixed: atomic, problem 1, token 1" in demo_page(parted)
-    with pytest.raises(LoopedError, match="differ in 1 of 2 answers .every loop.*atomic"):
+    with pytest.raises(LoopedError, match=r"differ in 1 of 2 answers .every loop.*atomic"):
         parted.check_agreement()
     evaluation("bfloat16", other).check_agreement()
