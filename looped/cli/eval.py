@@ -134,7 +134,6 @@ def gsm8k(
         raise UsageError("--exit-mode trace replays exits, and there are none here; choose another")
     problems = read_gsm8k(data, limit)
     llm = LLM(model, dtype=dtype, num_loops=num_loops, config=engine_config)
-    exits = engine_config.exit_defaults(llm.engine.model_config)
     result = evaluate_gsm8k(
         llm,
         problems,
@@ -148,10 +147,6 @@ def gsm8k(
             "data": str(data),
             "num_shots": num_shots,
             "is_chat": chat,
-            "exit_mode": exits.mode and exits.mode.value,
-            "exit_threshold": exits.threshold,
-            "min_loops": exits.min_loops,
-            "max_loops": exits.max_loops,
         },
     )
     if out is not None:

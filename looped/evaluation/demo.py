@@ -22,14 +22,12 @@ from looped.sched import ExitMode, ExitOptions
 
 from .accuracy import Accuracy
 from .agreement import Agreement, compare_policies
-from .loop_use import LoopUse
+from .loop_use import FULL_DEPTH, LoopUse, exits_in_words
 
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 POLICIES = ("mixed", "separate", "atomic")
-FULL_DEPTH = 1.0
-"""The threshold at which no token leaves early."""
 THRESHOLDS = (0.5, 0.7, 0.9)
 LONGEST_PROMPT = 112
 """Tokens of a problem at most, in the demo's tokenizer."""
@@ -190,11 +188,6 @@ def summarise(answered: Sequence[Answer], num_loops: int, threshold: float) -> A
             steps: _loops(part, num_loops) for steps, part in by_difficulty.items()
         },
     )
-
-
-def exits_in_words(threshold: float) -> str:
-    """When tokens may leave."""
-    return "every loop" if threshold == FULL_DEPTH else f"threshold {threshold:g}"
 
 
 def _runs(

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from looped.bench.serve_report import description_lines
 
 from .agreement import Agreement
-from .demo import AnswerSummary, DemoEvaluation, exits_in_words
+from .demo import AnswerSummary, DemoEvaluation
+from .loop_use import exits_in_words
 from .tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of
 
 

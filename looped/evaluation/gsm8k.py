@@ -10,12 +10,12 @@ from looped.errors import LoopedError, UsageError
 from looped.llm import LLM, GenerationRequest
 from looped.outputs import Completion
 from looped.sampling_params import SamplingParams
-from looped.sched import FinishReason
+from looped.sched import ExitOptions, FinishReason
 
 from .accuracy import Accuracy
 from .gsm8k_problems import GradeProblem
 from .gsm8k_prompts import STOP, WORKED_EXAMPLES, few_shot_messages, few_shot_prompt
-from .loop_use import LoopUse
+from .loop_use import FULL_DEPTH, LoopUse, exits_in_words
 from .number_extraction import flexible_number, strict_number
 
 SCHEMA_VERSION = 1
@@ -43,11 +43,14 @@ class GradeAnswer:
 
     @property
     def is_right_strictly(self) -> bool:
-        return self.strict == self.problem.number
+        return self._is_right(self.strict)
 
     @property
     def is_right_flexibly(self) -> bool:
-        return self.flexible == self.problem.number
+        return self._is_right(self.flexible)
+
+    def _is_right(self, number: Decimal | None) -> bool:
+        return self.completion.error is None and number == self.problem.number
 
     def to_json(self) -> dict[str, Any]:
         """The answer as a line of answers.jsonl; numbers as texts, which are exact."""
@@ -74,7 +77,15 @@ class GradeEvaluation:
     description: dict[str, Any]
     num_loops: int
     """P that the model was loaded with."""
+    exit_options: ExitOptions
+    """When tokens could leave; what is None was the engine's default."""
     answers: list[GradeAnswer]
+
+    @property
+    def exits(self) -> str:
+        """When tokens could leave, in words."""
+        threshold = self.exit_options.threshold
+        return exits_in_words(FULL_DEPTH if threshold is None else threshold)
 
     @property
     def strict(self) -> Accuracy:
@@ -110,6 +121,10 @@ class GradeEvaluation:
             "schema": SCHEMA_VERSION,
             **self.description,
             "num_loops": self.num_loops,
+            "exit_mode": self.exit_options.mode,
+            "exit_threshold": self.exit_options.threshold,
+            "min_loops": self.exit_options.min_loops,
+            "max_loops": self.exit_options.max_loops,
             "strict": self.strict.to_json(),
             "flexible": self.flexible.to_json(),
             "num_unstated": self.num_unstated,
@@ -162,6 +177,7 @@ def evaluate_gsm8k(
     return GradeEvaluation(
         description=dict(description or {}),
         num_loops=llm.engine.model_config.num_loops,
+        exit_options=llm.engine.config.exit_defaults(llm.engine.model_config),
         answers=[
             GradeAnswer(problem=problem, completion=completion)
             for problem, completion in zip(problems, completions, strict=True)

@@ -23,6 +23,7 @@ def _page(evaluation: GradeEvaluation) -> Iterator[str]:
     yield rule(1)
     for title, cell in (
         ("problems", str(len(evaluation.answers))),
+        ("exits", evaluation.exits),
         ('accuracy, strict ("The answer is N.")', percent_of(strict)),
         ("accuracy, flexible (last number)", percent_of(flexible)),
         ("answers that never state a number", str(evaluation.num_unstated)),

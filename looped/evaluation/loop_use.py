@@ -11,6 +11,9 @@ from typing import Any
 
 from looped.outputs import Completion
 
+FULL_DEPTH = 1.0
+"""The threshold at which no token leaves early."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopUse:
@@ -52,3 +55,8 @@ class LoopUse:
             "mean": self.mean,
             "saved": self.saved,
         }
+
+
+def exits_in_words(threshold: float) -> str:
+    """When tokens may leave."""
+    return "every loop" if threshold == FULL_DEPTH else f"threshold {threshold:g}"

@@ -17,10 +17,11 @@ from looped.plots.evaluation import (
     draw_loops_by_difficulty,
 )
 
-from .demo import DemoEvaluation, exits_in_words
+from .demo import DemoEvaluation
 from .demo_report import demo_page, steps_in_words
 from .gsm8k import GradeEvaluation
 from .gsm8k_report import gsm8k_page
+from .loop_use import exits_in_words
 
 
 def check_free(folder: Path) -> None:
@@ -44,7 +45,8 @@ def write_gsm8k(folder: Path, evaluation: GradeEvaluation, *, has_plots: bool) -
         lines = (json.dumps(answer.to_json()) + "\n" for answer in evaluation.answers)
         (staged / "answers.jsonl").write_text("".join(lines), encoding="utf-8")
         if has_plots:
-            draw_exit_depths(staged / "exit-depths.png", {"all": evaluation.loops.counts})
+            counts = {"all": evaluation.loops.counts}
+            draw_exit_depths(staged / "exit-depths.png", counts, exits=evaluation.exits)
 
 
 def _draw_demo(folder: Path, evaluation: DemoEvaluation) -> None:
@@ -65,8 +67,7 @@ def _draw_demo(folder: Path, evaluation: DemoEvaluation) -> None:
             for name, summary in rules.items()
         },
     )
-    first_rule, first = next(iter(rules.items()))
+    exits, first = next(iter(rules.items()))
     groups = {steps_in_words(steps): use.counts for steps, use in first.loops_by_difficulty.items()}
-    draw_exit_depths(
-        folder / "exit-depths.png", {**groups, f"all, {first_rule}": first.loops.counts}
-    )
+    groups["all"] = first.loops.counts
+    draw_exit_depths(folder / "exit-depths.png", groups, exits=exits)

@@ -44,14 +44,15 @@ def draw_loops_by_difficulty(path: Path, means: Mapping[str, Mapping[int, float 
         axes.legend()
 
 
-def draw_exit_depths(path: Path, groups: Mapping[str, Sequence[int]]) -> None:
+def draw_exit_depths(path: Path, groups: Mapping[str, Sequence[int]], *, exits: str) -> None:
     """A bar a group, split by the loop after which tokens left.
 
     Args:
         path: the PNG to write.
         groups: tokens that left after loop 1, 2, …, by the group's name.
+        exits: when tokens could leave, in words.
     """
-    with axes_for(path, "exit depths of decode tokens") as axes:
+    with axes_for(path, f"exit depths of decode tokens, {exits}") as axes:
         names = list(groups)
         num_loops = max(map(len, groups.values()))
         bottoms = [0.0] * len(names)
@@ -61,4 +62,4 @@ def draw_exit_depths(path: Path, groups: Mapping[str, Sequence[int]]) -> None:
             axes.bar(names, shares, bottom=bottoms, color=colour, label=f"loop {depth + 1}")
             bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
         axes.set_ylabel("decode tokens, %")
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))

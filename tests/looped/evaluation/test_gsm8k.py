@@ -14,7 +14,7 @@ from looped.evaluation.gsm8k_problems import GradeProblem, read_gsm8k
 from looped.evaluation.gsm8k_prompts import WORKED_EXAMPLES, few_shot_messages, few_shot_prompt
 from looped.evaluation.gsm8k_report import gsm8k_page
 from looped.evaluation.number_extraction import flexible_number, strict_number
-from looped.sched import FinishReason
+from looped.sched import ExitOptions, FinishReason
 
 PROBLEMS = [
     {"question": "Tom has 3 pens and buys 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
@@ -101,21 +101,25 @@ def test_answers_are_judged_strictly_and_flexibly():
     evaluation = GradeEvaluation(
         description={"model": "a model"},
         num_loops=4,
+        exit_options=ExitOptions(threshold=0.5),
         answers=[
             answer(" 25 * 10 = 250. The answer is $250."),
             answer(" The answer is 250.00, that is 3 more."),
             answer(" 25 * 10 = 250", finish_reason=FinishReason.LENGTH),
             answer(" The answer is 251."),
-            answer("", finish_reason=FinishReason.ERROR, error="the launch failed"),
+            answer(
+                "The answer is 250.", finish_reason=FinishReason.ERROR, error="the launch failed"
+            ),
         ],
     )
     values = evaluation.to_json()
     assert values["strict"]["num_right"] == 2
     assert values["flexible"]["num_right"] == 2
-    assert (values["num_unstated"], values["num_cut_off"], values["num_failed"]) == (2, 1, 1)
+    assert (values["num_unstated"], values["num_cut_off"], values["num_failed"]) == (1, 1, 1)
     assert values["loops"]["counts"] == [0, 5, 0, 0]
     page = gsm8k_page(evaluation)
     assert '| accuracy, strict ("The answer is N.") | 40.0 % |' in page
+    assert "| exits | threshold 0.5 |" in page
     assert "| mean loops of 4 | 2.00 |" in page
     with pytest.raises(LoopedError, match="1 of 5 requests failed, the first: the launch failed"):
         evaluation.check_complete()

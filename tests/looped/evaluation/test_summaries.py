@@ -1,5 +1,7 @@
 """Accuracy, loops and agreement of completions that were made by hand."""
 
+import json
+
 import pytest
 from completions import completion
 
@@ -13,6 +15,7 @@ from looped.evaluation.agreement import compare_policies
 from looped.evaluation.demo import DemoEvaluation, summarise
 from looped.evaluation.demo_report import demo_page
 from looped.evaluation.loop_use import LoopUse
+from looped.evaluation.result_folder import write_demo
 
 ONE = Problem(question="What is 3 + 4?", steps=(Step(3, "+", 4),))
 TWO = Problem(question="What is (3 + 4) * 2?", steps=(Step(3, "+", 4), Step(7, "*", 2)))
@@ -121,6 +124,18 @@ def test_the_page_says_how_many_are_identical():
     assert "| threshold 0.5 | 50.0 % | 3.00 | 25.0 % | 2.00 | 4.00 |" in page
     assert "| all | 0.0 | 50.0 | 0.0 | 50.0 | 2 |" in page
     same.check_agreement()
+
+
+def test_a_folder_holds_the_page_the_json_and_the_pictures(tmp_path):
+    same = evaluation("float32", completion((1, 2), (4, 4)))
+    write_demo(tmp_path / "out", same, has_plots=True)
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    pictures = {"accuracy-by-depth.png", "loops-by-difficulty.png", "exit-depths.png"}
+    assert files == {"result.json", "result.md", *pictures}
+    assert (tmp_path / "out" / "result.md").read_text() == demo_page(same)
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["dtype"] == "float32"
+    write_demo(tmp_path / "plain", same, has_plots=False)
+    assert len(list((tmp_path / "plain").iterdir())) == 2
 
 
 def test_parting_is_an_error_in_float32_alone():
