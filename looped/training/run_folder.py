@@ -133,7 +133,7 @@ def _locked(file: Path) -> IO[str]:
     except BlockingIOError:
         lock.close()
         raise LoopedError(
-            f"{file.parent} is being trained by another process; wait for it, or choose another name"
+            f"another process is training in {file.parent}; wait for it, or choose another name"
         ) from None
     return lock
 

@@ -19,8 +19,8 @@ from looped.demo.problems import held_out
 from looped.llm import LLM
 from looped.sched import ExitOptions
 
-TINY = "--num-layers 1 --hidden-size 32 --num-heads 2 --head-dim 16 --intermediate-size 64".split()
-SHORT = "--batch-size 4 --sequence-length 112 --warmup-steps 2".split()
+TINY = ["--hidden-size", 32, "--num-heads", 2, "--head-dim", 16, "--intermediate-size", 64]
+SHORT = ["--batch-size", 4, "--sequence-length", 112, "--warmup-steps", 2]
 STEPS = 12
 
 
