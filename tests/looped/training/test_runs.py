@@ -193,3 +193,21 @@ def test_examples_come_from_one_place(tmp_path, arguments):
     done = looped("train", "pretrain", "--out", tmp_path / "out", *arguments, check=False)
     assert done.returncode == 2
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_two_minutes_of_training_solve_short_problems_and_depth_helps(tmp_path):
+    out = tmp_path / "smoke"
+    shape = ["--hidden-size", 128, "--num-heads", 4, "--intermediate-size", 320]
+    looped(
+        *["train", "pretrain", "--task", "demo", "--out", out, *shape],
+        *["--steps", 700, "--batch-size", 16, "--learning-rate", 5e-3],
+    )
+    metrics = curve(out)
+    first, *_, last = metrics[-1]["loop_losses"]
+    assert last < 0.2 < first
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 3
+    short = [problem for problem in held_out(160) if problem.difficulty == 1]
+    llm = LLM(str(out / "model"), max_num_seqs=8, max_num_batched_tokens=64, max_model_len=96)
+    given = answers(llm, short)
+    assert sum(answer.is_right for answer in given) > len(given) / 3
