@@ -94,7 +94,7 @@ class TrainingConfig:
 class PretrainConfig(TrainingConfig):
     """First stage."""
 
-    entropy_weight: float = 0.1
+    entropy_weight: float = 0.03
     """Beta: how strongly the exit distribution is pulled towards a uniform one."""
 
 

@@ -7,6 +7,7 @@ checkpoints/STEP    Orbax; each appears complete or not at all, the last two are
 model/              the finished model, a Hugging Face folder
 """
 
+import fcntl
 import json
 import logging
 import os
@@ -27,10 +28,11 @@ NUM_KEPT = 2
 
 
 class RunFolder:
-    """One run's folder; make one with `start`."""
+    """One run's folder, which no other process may train in until it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = _locked(path / ".lock")
         self._checkpoints = ocp.CheckpointManager(
             (path / "checkpoints").absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -70,6 +72,13 @@ class RunFolder:
         staged.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
         staged.replace(file)
         return cls(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._checkpoints.close()
+        self._lock.close()
 
     @property
     def model(self) -> Path:
@@ -114,6 +123,19 @@ class RunFolder:
         staged.replace(self.metrics_file)
         with self.metrics_file.open("a", encoding="utf-8", buffering=1) as file:
             yield MetricsLog(file)
+
+
+def _locked(file: Path) -> IO[str]:
+    """The file, held until it is closed or the process ends, however it ends."""
+    lock = file.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise LoopedError(
+            f"another process is training in {file.parent}; wait for it, or choose another name"
+        ) from None
+    return lock
 
 
 class MetricsLog:

@@ -41,11 +41,11 @@ def pretrain_stage(
         LoopedError: the folder holds another run, or the loss is not finite.
     """
     options = {"stage": "pretrain", "source": source.name, **asdict(shape), **asdict(config)}
-    run = RunFolder.start(out, options, resume=resume)
-    model = initial_model(shape.model_config(source.vocab_size), config.seed)
-    logger.info("training %d parameters", model.config.num_parameters)
-    model = pretrain(run, config, model, _batches(source, config))
-    return _finish(run, model, source.write_companions)
+    with RunFolder.start(out, options, resume=resume) as run:
+        model = initial_model(shape.model_config(source.vocab_size), config.seed)
+        logger.info("training %d parameters", model.config.num_parameters)
+        model = pretrain(run, config, model, _batches(source, config))
+        return _finish(run, model, source.write_companions)
 
 
 def gate_stage(
@@ -63,10 +63,10 @@ def gate_stage(
     Raises:
         LoopedError: the model is not sound, or the folder holds another run.
     """
-    run = _start(out, "gate", model, source, config, resume=resume)
     loaded = load_folder(model, dtype=config.dtype)
-    trained = train_gate(run, config, loaded.model, _batches(source, config))
-    return _finish(run, trained, companions_of(model), dtype=_stored_dtype(loaded))
+    with _start(out, "gate", model, source, config, resume=resume) as run:
+        trained = train_gate(run, config, loaded.model, _batches(source, config))
+        return _finish(run, trained, companions_of(model), dtype=_stored_dtype(loaded))
 
 
 def lookahead_stage(
@@ -76,19 +76,19 @@ def lookahead_stage(
 
     Arguments and errors as for `gate_stage`.
     """
-    run = _start(out, "lookahead", model, source, config, resume=resume)
     loaded = load_folder(model, dtype=config.dtype)
     if loaded.config.num_loops < 3:
         raise LoopedError(
             f"{model} runs {loaded.config.num_loops} loops; looking ahead takes at least 3"
         )
-    gate = train_lookahead(run, config, loaded.model, _batches(source, config))
+    with _start(out, "lookahead", model, source, config, resume=resume) as run:
+        gate = train_lookahead(run, config, loaded.model, _batches(source, config))
 
-    def write_companions(folder: Path) -> None:
-        companions_of(model)(folder)
-        write_lookahead_gate(folder, gate)
+        def write_companions(folder: Path) -> None:
+            companions_of(model)(folder)
+            write_lookahead_gate(folder, gate)
 
-    return _finish(run, loaded.model, write_companions, dtype=_stored_dtype(loaded))
+        return _finish(run, loaded.model, write_companions, dtype=_stored_dtype(loaded))
 
 
 def _start(

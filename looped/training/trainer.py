@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float
@@ -123,5 +124,10 @@ def _update(
 
     (loss, metrics), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.trained)
     changes, optimiser_state = optimiser.update(gradient, state.optimiser, state.trained)
-    metrics = {"loss": loss, **metrics, "gradient_norm": optax.global_norm(gradient)}
+    metrics = {"loss": loss, **metrics, "gradient_norm": _norm(gradient)}
     return TrainingState(optax.apply_updates(state.trained, changes), optimiser_state), metrics
+
+
+def _norm(values: Any) -> Float[Array, ""]:
+    """Length of all values as one vector. optax's own has another name in every release."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(values)))
