@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -37,6 +38,12 @@ COMPANION_FILES = (
 )
 
 Tensor = np.ndarray[Any, Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+"""Types that a converted folder may have."""
 
 
 @dataclass(frozen=True, kw_only=True)

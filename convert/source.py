@@ -111,10 +111,9 @@ class HuggingFaceFolder:
     def _weight_files(self) -> tuple[list[Path], list[str]]:
         index = self.path / INDEX_FILE
         if not index.exists():
-            files = sorted(
-                file for file in self.path.glob("*.safetensors") if file.name != LOOKAHEAD_FILE
-            )
-            files = [file for file in files if file.name not in ADAPTER_FILES]
+            files = sorted(self.path.glob("*.safetensors"))
+            others = (*ADAPTER_FILES, LOOKAHEAD_FILE)
+            files = [file for file in files if file.name not in others]
             if files:
                 return files, []
             pickles = [file.name for pattern in PICKLE_PATTERNS for file in self.path.glob(pattern)]

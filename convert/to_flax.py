@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from looped.config import read_json
@@ -19,6 +18,7 @@ from looped.progress import progress_bars, track
 
 from .folder import (
     COMPANION_FILES,
+    DTYPES,
     MANIFEST_FILE,
     ConvertedFolder,
     Manifest,
@@ -31,11 +31,6 @@ from .source import HuggingFaceFolder, is_finite
 from .staging import check_destination, staged_folder
 
 logger = logging.getLogger(__name__)
-
-DTYPES: dict[str, Any] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 def convert_checkpoint(

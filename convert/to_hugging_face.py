@@ -1,21 +1,15 @@
 """`looped export`: a converted folder becomes a Hugging Face checkpoint again, bit for bit."""
 
-import json
 import logging
 import shutil
-from math import prod
 from pathlib import Path
 
-from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors.numpy import save_file
-
 from looped.errors import LoopedError
-from looped.progress import track
 
-from .folder import COMPANION_FILES, ConvertedFolder, checksum
+from .folder import COMPANION_FILES, DTYPES, ConvertedFolder, Tensor, checksum
 from .lookahead import check_lookahead_gate
 from .names import hugging_face_name
-from .source import INDEX_FILE
+from .shards import write_shards
 from .staging import staged_folder
 
 logger = logging.getLogger(__name__)
@@ -47,28 +41,26 @@ def export_checkpoint(
     folder = ConvertedFolder(source)
     check_lookahead_gate(folder)
     names = {hugging_face_name(name): name for name in folder.shapes}
-    itemsize = 4 if folder.dtype == "float32" else 2
-    plan = split_state_dict_into_shards_factory(
-        {theirs: prod(folder.shapes[ours]) * itemsize for theirs, ours in names.items()},
-        get_storage_size=lambda size: size,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard_bytes,
-    )
+    shapes = {theirs: folder.shapes[ours] for theirs, ours in names.items()}
+
+    def checked(name: str) -> Tensor:
+        tensor = folder.read(names[name])
+        if checksum(tensor) != folder.manifest.checksums[names[name]]:
+            raise LoopedError(
+                f"{source}: {names[name]} does not match its checksum in the manifest; "
+                "the folder is damaged, convert the checkpoint again"
+            )
+        return tensor
+
     with staged_folder(destination, source=source, overwrite=overwrite) as staged:
-        for file, members in track(list(plan.filename_to_tensors.items()), "exporting"):
-            tensors = {}
-            for theirs in members:
-                tensors[theirs] = folder.read(names[theirs])
-                if checksum(tensors[theirs]) != folder.manifest.checksums[names[theirs]]:
-                    raise LoopedError(
-                        f"{source}: {names[theirs]} does not match its checksum in the manifest; "
-                        "the folder is damaged, convert the checkpoint again"
-                    )
-            save_file(tensors, staged / file, metadata={"format": "pt"})
-            (staged / file).chmod(0o644)
-        if plan.is_sharded:
-            index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-            (staged / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        write_shards(
+            staged,
+            shapes,
+            DTYPES[folder.dtype],
+            checked,
+            description="exporting",
+            max_shard_bytes=max_shard_bytes,
+        )
         for name in ("config.json", *COMPANION_FILES):
             if (source / name).exists():
                 shutil.copy(source / name, staged / name)

@@ -149,6 +149,30 @@ class ModelConfig:
             )
         return replace(self, num_loops=num_loops)
 
+    def to_hugging_face(self) -> dict[str, Any]:
+        """The keys of an Ouro config.json that says this; `from_hugging_face` reads it back."""
+        return {
+            "architectures": ["OuroForCausalLM"],
+            "model_type": "ouro",
+            "hidden_act": "silu",
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "total_ut_steps": self.num_loops,
+            "early_exit_threshold": self.exit_threshold,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None,
+            "tie_word_embeddings": False,
+            "eos_token_id": 0,
+            "torch_dtype": self.dtype,
+        }
+
     @classmethod
     def from_file(cls, path: Path) -> Self:
         """Reads a config.json; raises LoopedError for a missing file or any unsupported content."""

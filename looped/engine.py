@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 
@@ -53,7 +54,8 @@ class LLMEngine:
         self.config = config or EngineConfig()
         self._observer = observer or LaunchObserver()
         self.model_config = loaded.config
-        self._loaded = loaded
+        self.loaded = loaded
+        """The model and the configuration it runs with."""
         self._eos_token_ids = frozenset(eos_token_ids)
         if self.config.layers not in (None, loaded.layers):
             raise UsageError(
@@ -116,17 +118,28 @@ class LLMEngine:
         """
         self.is_broken = True
         self.runner.delete_state()
+        return self.with_options()
+
+    def with_options(self, **changes: Any) -> "LLMEngine":
+        """An engine of its own state on the same weights and executables, which share their steps.
+
+        Args:
+            changes: options of `EngineConfig` that differ, such as the policy; none that changes a
+                size, since steps are compiled for those.
+
+        Raises:
+            UsageError: options that contradict each other, or that need other steps.
+        """
         shape = self.runner.executables.shape
         # Sizes are given, so that nothing is measured or compiled to find them a second time.
-        config = replace(
-            self.config,
-            num_blocks=shape.num_blocks,
-            kv_cache_bytes=None,
-            max_model_len=shape.max_model_len,
-        )
+        sizes = {
+            "num_blocks": shape.num_blocks,
+            "kv_cache_bytes": None,
+            "max_model_len": shape.max_model_len,
+        }
         return LLMEngine(
-            self._loaded,
-            config,
+            self.loaded,
+            replace(self.config, **{**sizes, **changes}),
             eos_token_ids=self._eos_token_ids,
             executables=self.runner.executables,
             observer=self._observer,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +98,12 @@ class LLM:
                 f"eos_token_ids must be 0 to {loaded.config.vocab_size - 1}, got {outside[0]}"
             )
         self.engine = LLMEngine(loaded, config, eos_token_ids=eos_token_ids, observer=observer)
+
+    def with_options(self, **changes: Any) -> "LLM":
+        """Another `LLM` on the same weights and compiled steps; see `LLMEngine.with_options`."""
+        other = copy(self)
+        other.engine = self.engine.with_options(**changes)
+        return other
 
     def generate(
         self,
@@ -211,11 +218,16 @@ class LLM:
             raise UsageError("this model has no tokenizer.json: give token ids, not text")
         return tuple(self.tokenizer.encode(prompt))
 
-    def encode_chat(self, text: str) -> tuple[int, ...]:
-        """Token ids of a user's message in the chat template; UsageError without a tokenizer."""
+    def encode_chat(self, chat: str | Sequence[dict[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a user's message, or of a conversation, in the chat template.
+
+        Raises:
+            UsageError: there is no tokenizer.
+        """
         if self.tokenizer is None:
             raise UsageError("this model has no tokenizer.json, and so no chat template")
-        return tuple(self.tokenizer.encode_chat([{"role": "user", "content": text}]))
+        messages = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
+        return tuple(self.tokenizer.encode_chat(messages))
 
     def with_chat_stop(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the template's end of a turn among its stop ids.

@@ -60,7 +60,7 @@ def read_requests(
     Raises:
         UsageError: with the line's number, for anything that is not a request.
     """
-    return _read_lines(path, lambda values: _parse(values, defaults, encode))
+    return read_lines(path, lambda values: _parse(values, defaults, encode))
 
 
 def read_texts(path: Path, encode: Callable[[str], Sequence[int]]) -> list[tuple[int, ...]]:
@@ -78,7 +78,31 @@ def read_texts(path: Path, encode: Callable[[str], Sequence[int]]) -> list[tuple
             )
         return token_ids
 
-    return _read_lines(path, parse)
+    return read_lines(path, parse)
+
+
+def read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
+    """Reads a JSONL file: one parsed value for every line that is not empty, at least one.
+
+    Args:
+        path: the file.
+        parse: makes a value of what a line holds; its UsageError gets the line's number.
+
+    Raises:
+        UsageError: with the line's number, for a line that is not JSON or cannot be parsed.
+    """
+    parsed = []
+    # Not splitlines: JSON texts may hold line separators of Unicode as they are.
+    for number, line in enumerate(_read(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            parsed.append(parse(json.loads(line)))
+        except (json.JSONDecodeError, TypeError, ValueError, UsageError) as error:
+            raise UsageError(f"{path}, line {number}: {error}") from None
+    if not parsed:
+        raise UsageError(f"{path} is empty; expected one JSON object a line")
+    return parsed
 
 
 def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
@@ -163,21 +187,6 @@ def _logit_bias(listed: Any) -> dict[int, Any]:
     if len(biases) < len(listed):
         raise UsageError(f"logit_bias takes one value a token, got {listed!r}")
     return biases
-
-
-def _read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
-    """One parsed value for every line that is not empty, at least one."""
-    parsed = []
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            parsed.append(parse(json.loads(line)))
-        except (json.JSONDecodeError, TypeError, ValueError, UsageError) as error:
-            raise UsageError(f"{path}, line {number}: {error}") from None
-    if not parsed:
-        raise UsageError(f"{path} holds no request")
-    return parsed
 
 
 def _read(path: Path) -> str:

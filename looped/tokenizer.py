@@ -71,6 +71,11 @@ class Tokenizer:
             stop_token_ids=find_stop_token_ids(folder, fast),
         )
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids up to the highest one."""
+        return 1 + max(self._fast.get_vocab(with_added_tokens=True).values())
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text as it is: no template, and no token added."""
         # A batch of one: the library keeps Python's lock during `encode`, and gives it up here, so

@@ -107,15 +107,20 @@ def test_the_three_links_are_relative_and_point_at_the_folders():
         assert str(link.readlink()) == f"../{folder}"
 
 
-def test_every_package_the_type_marker_and_the_targets_are_in_the_wheel(tmp_path):
+def test_every_package_and_what_lies_beside_the_code_is_in_the_wheel(tmp_path):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
     copy = tmp_path / "checkout"
     copy_sources(copy)
+    model = copy / "looped" / "demo" / "model"
+    model.mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors", "README.md"):
+        (model / name).touch()
     subprocess.run([*command, copy], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     targets = {f"looped/pallas_kernels/targets/{name}.txtpb" for name in ("a100", "h200")}
     assert {"looped/py.typed", "looped/server/status.html", *targets} <= names
+    assert {f"looped/demo/model/{path.name}" for path in model.iterdir()} <= names
     for folder in FOLDERS:
         for path in source_files(folder):
             relative = path.relative_to(ROOT)

@@ -6,23 +6,20 @@ degenerates: norms near 1, matrices of unit gain, and a gate that spreads exits 
 
 import json
 import logging
-from math import prod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from looped.config import ModelConfig
 from looped.convert.names import hugging_face_name
-from looped.convert.source import INDEX_FILE
+from looped.convert.shards import write_shards
 from looped.convert.staging import staged_folder
 from looped.errors import UsageError
 from looped.models import parameter_shapes
-from looped.progress import track
 
 logger = logging.getLogger(__name__)
 
@@ -91,24 +88,17 @@ def make_model(
             f"{config.vocab_size}"
         )
     shapes = {hugging_face_name(name): shape for name, shape in parameter_shapes(config).items()}
-    plan = split_state_dict_into_shards_factory(
-        {name: prod(shape) * DTYPES[dtype].itemsize for name, shape in shapes.items()},
-        get_storage_size=lambda size: size,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=MAX_SHARD_BYTES,
-    )
     rng = np.random.default_rng(seed)
     with staged_folder(folder, source=None, overwrite=False) as staged:
-        for file, names in track(list(plan.filename_to_tensors.items()), "making weights"):
-            tensors = {
-                name: random_tensor(rng, name, shapes[name]).astype(DTYPES[dtype]) for name in names
-            }
-            save_file(tensors, staged / file, metadata={"format": "pt"})
-            (staged / file).chmod(0o644)
-        if plan.is_sharded:
-            index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-            _write_json(staged / INDEX_FILE, index)
-        _write_json(staged / "config.json", config_json(config, dtype))
+        write_shards(
+            staged,
+            shapes,
+            DTYPES[dtype],
+            lambda name: random_tensor(rng, name, shapes[name]).astype(DTYPES[dtype]),
+            description="making weights",
+            max_shard_bytes=MAX_SHARD_BYTES,
+        )
+        _write_json(staged / "config.json", replace(config, dtype=dtype).to_hugging_face())
         byte_tokenizer().save(str(staged / "tokenizer.json"))
         _write_json(
             staged / "tokenizer_config.json",
@@ -138,31 +128,6 @@ def random_tensor(
         return values
     values *= np.float32(shape[-1] ** -0.5)
     return values
-
-
-def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """The shape in the words of Ouro's config.json."""
-    return {
-        "architectures": ["OuroForCausalLM"],
-        "model_type": "ouro",
-        "hidden_act": "silu",
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "total_ut_steps": config.num_loops,
-        "early_exit_threshold": config.exit_threshold,
-        "max_position_embeddings": config.max_position_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": None,
-        "tie_word_embeddings": False,
-        "eos_token_id": 0,
-        "torch_dtype": dtype,
-    }
 
 
 def byte_tokenizer() -> Tokenizer:

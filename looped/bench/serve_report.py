@@ -39,7 +39,8 @@ def description_lines(description: Mapping[str, Any]) -> Iterator[str]:
                 told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
                 yield f"* conversations looked at and dropped, {run}: {told}"
         elif value is not None:
-            yield f"* {name.replace('_', ' ')}: {value}"
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            yield f"* {name.replace('_', ' ')}: {shown}"
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:

@@ -21,10 +21,12 @@ from .bench_replay import replay
 from .bench_serve import serve_load
 from .bench_throughput import throughput
 from .checkpoints import convert, export, inspect
+from .eval import evaluation
 from .generate import generate
 from .plot import plot
 from .score import score
 from .serve import serve
+from .train import train
 
 app = typer.Typer(
     name="looped",
@@ -40,6 +42,8 @@ bench.command()(throughput)
 bench.command("serve")(serve_load)
 bench.command("replay")(replay)
 app.add_typer(bench, name="bench")
+app.add_typer(evaluation, name="eval")
+app.add_typer(train, name="train")
 
 
 def show_version(is_asked: bool) -> None:

@@ -18,8 +18,10 @@ from .interrupts import interruptible
 from .options import (
     LaunchLogFile,
     LaunchLogWaits,
+    OptionalModel,
     ProfileFolder,
     check_launch_log,
+    chosen_model,
     refuse_whole_prompts,
     with_config_options,
 )
@@ -37,7 +39,7 @@ def generate(
     prompt: Annotated[
         list[str] | None, typer.Argument(help="Prompts; without any, standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
+    model: OptionalModel = None,
     prompt_ids: Annotated[
         list[str] | None, typer.Option(help="A prompt as token ids, 1,2,3; repeatable.")
     ] = None,
@@ -162,7 +164,7 @@ def generate(
         profiling(profile, recorder) as observer,
     ):
         llm = LLM(
-            model,
+            chosen_model(model),
             dtype=dtype,
             num_loops=num_loops,
             eos_token_ids=eos_token_id or None,

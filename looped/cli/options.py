@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import logging
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,8 +15,17 @@ import typer
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
 Command = Callable[..., None]
 
+OptionalModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Converted or Hugging Face folder, or a hub id; by default the demo model that is "
+        "installed with looped."
+    ),
+]
 LaunchLogFile = Annotated[
     Path | None,
     typer.Option("--launch-log", help="Write a line of JSON for every launch, for `looped plot`."),
@@ -43,6 +53,21 @@ BenchProfileFolder = Annotated[
         help="When all is measured, play everything once more, short, for a jax.profiler trace.",
     ),
 ]
+
+
+def chosen_model(model: str | None) -> str:
+    """The model that was named, or the demo model's folder, which is said.
+
+    Raises:
+        LoopedError: none was named, and no demo model is installed.
+    """
+    if model is not None:
+        return model
+    from looped.demo.shipped import shipped_model
+
+    folder = shipped_model()
+    logger.info("no --model given: using the demo model, %s", folder)
+    return str(folder)
 
 
 def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:
@@ -123,15 +148,17 @@ def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:
-    """The string under each annotated field of a class, as one line."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
+    """The string under each annotated field of a class and its bases, as one line."""
     documented = {}
-    for statement, following in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            assert isinstance(statement.target, ast.Name)
-            assert isinstance(following.value, ast.Constant)
-            text = " ".join(str(following.value.value).split())
-            # A command line has no None; leaving the option out is what it means there.
-            documented[statement.target.id] = text.replace("None: ", "By default: ")
+    for base in reversed([base for base in cls.__mro__ if base is not object]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, following in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                assert isinstance(statement.target, ast.Name)
+                assert isinstance(following.value, ast.Constant)
+                text = " ".join(str(following.value.value).split())
+                # A command line has no None; leaving the option out is what it means there.
+                text = text.replace("None: ", "By default: ")
+                documented[statement.target.id] = text
     return documented

@@ -1,5 +1,6 @@
 """`looped serve`: an OpenAI-compatible server."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +10,20 @@ from looped.engine_config import EngineConfig
 from looped.server.config import ServerConfig
 
 from .checkpoints import Dtype
-from .options import LaunchLogFile, LaunchLogWaits, check_launch_log, with_config_options
+from .options import (
+    LaunchLogFile,
+    LaunchLogWaits,
+    OptionalModel,
+    check_launch_log,
+    chosen_model,
+    with_config_options,
+)
 
 
 @with_config_options(server_config=ServerConfig, engine_config=EngineConfig)
 def serve(
     *,
-    model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
+    model: OptionalModel = None,
     dtype: Annotated[
         Dtype | None, typer.Option(help="Type to run in; by default the checkpoint's.")
     ] = None,
@@ -43,6 +51,7 @@ def serve(
     engine_config: EngineConfig,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
+    from looped.demo import shipped
     from looped.launch_log import recording
     from looped.llm import LLM
     from looped.profiling import check_profile_folder, profiling
@@ -51,12 +60,14 @@ def serve(
 
     check_launch_log(launch_log, waits=launch_log_waits)
     check_profile_folder(profile)
+    if model is None and server_config.served_model_name is None:
+        server_config = replace(server_config, served_model_name=shipped.NAME)
     with (
         recording(launch_log, waits_for_device=launch_log_waits) as recorder,
         profiling(profile, recorder, max_launches=profile_launches) as observer,
     ):
         llm = LLM(
-            model,
+            chosen_model(model),
             dtype=dtype,
             num_loops=num_loops,
             eos_token_ids=eos_token_id or None,

@@ -6,6 +6,13 @@ attention, which owns the keys and values.
 """
 
 from .ouro import Attend, OuroModel
-from .parameters import ParameterReader, load_model, parameter_shapes
+from .parameters import ParameterReader, load_model, parameter_shapes, stored_parameters
 
-__all__ = ["Attend", "OuroModel", "ParameterReader", "load_model", "parameter_shapes"]
+__all__ = [
+    "Attend",
+    "OuroModel",
+    "ParameterReader",
+    "load_model",
+    "parameter_shapes",
+    "stored_parameters",
+]

@@ -81,12 +81,35 @@ def parameter_arrays(model: OuroModel) -> Iterator[tuple[str, jax.Array]]:
         yield _dotted(path), leaf[...]
 
 
-def _read_fused(name: str, read: ParameterReader) -> np.ndarray[Any, Any]:
+def stored_parameters(model: OuroModel) -> Iterator[tuple[str, jax.Array]]:
+    """Every tensor of the tree on disk, by name, out of a model whose layers are of either form."""
+    shapes = parameter_shapes(model.config)
+    for path, array in parameter_arrays(model):
+        if model.is_stacked and path.startswith("layers."):
+            name = path.removeprefix("layers.")
+            per_layer = [(f"layers.{index}.{name}", part) for index, part in enumerate(array)]
+        else:
+            per_layer = [(path, array)]
+        for name, fused in per_layer:
+            start = 0
+            for part in _parts(name):
+                end = start + shapes[part][0]
+                yield part, fused[start:end]
+                start = end
+
+
+def _parts(name: str) -> list[str]:
+    """Names on disk of what is one parameter in memory."""
     for fused, parts in FUSED.items():
         if name.endswith(fused):
             prefix = name.removesuffix(fused)
-            return np.concatenate([read(prefix + part) for part in parts])
-    return read(name)
+            return [prefix + part for part in parts]
+    return [name]
+
+
+def _read_fused(name: str, read: ParameterReader) -> np.ndarray[Any, Any]:
+    parts = _parts(name)
+    return np.concatenate([read(part) for part in parts]) if len(parts) > 1 else read(name)
 
 
 def _dotted(path: tuple[Any, ...]) -> str:

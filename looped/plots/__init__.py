@@ -1,8 +1,11 @@
-"""Pictures of launch logs. Matplotlib is an extra (`looped[plot]`) and is imported when drawing.
+"""Pictures of launch logs and of evaluations.
+
+Matplotlib is an extra (`looped[plot]`) and is imported when drawing.
 
 gantt           slots over time, coloured by depth
 occupancy       rows of each launch by depth, over time
 latency         gaps between tokens over time, and their distributions by arm
+evaluation      accuracy by depth, loops by difficulty, exit depths
 figures         the canvas that they share
 """
 

@@ -42,6 +42,23 @@ def test_a_batch_equals_its_prompts_one_by_one(llm):
         assert (alone.token_ids, alone.exit_depths) == (done.token_ids, done.exit_depths)
 
 
+def test_other_options_share_weights_and_compiled_steps(llm):
+    params = SamplingParams(max_tokens=4, exit=ExitOptions(threshold=0.5, min_loops=1))
+    prompts = [[index, 2, 3] for index in range(5)]
+    expected = llm.generate(prompts, params, show_progress=False)
+    before = llm.engine.stats().num_compilations
+    other = llm.with_options(policy="separate")
+    got = other.generate(prompts, params, show_progress=False)
+    assert [(done.token_ids, done.exit_depths) for done in got] == [
+        (done.token_ids, done.exit_depths) for done in expected
+    ]
+    assert other.engine.stats().num_mixed_launches == 0
+    assert other.engine.stats().num_compilations == before
+    assert llm.engine.config.policy is None
+    with pytest.raises(UsageError, match="shared executables were compiled for"):
+        llm.with_options(max_num_seqs=8)
+
+
 def test_stop_token_ids_end_a_request_and_are_its_last_token(llm, square_golden):
     run = square_golden.runs[0]
     stop = run["token_ids"][4]

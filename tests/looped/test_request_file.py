@@ -108,7 +108,7 @@ def test_a_line_that_is_no_request_is_refused_with_its_number(tmp_path, line, me
 def test_a_file_that_is_missing_or_empty_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         read_requests(tmp_path / "nothing", DEFAULTS, encode)
-    with pytest.raises(UsageError, match="holds no request"):
+    with pytest.raises(UsageError, match="is empty; expected one JSON object a line"):
         read(tmp_path, "")
 
 

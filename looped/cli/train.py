@@ -1,0 +1,114 @@
+"""`looped train …`: a model from nothing, and the gates of one that is there."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from looped.errors import UsageError
+from looped.training.config import GateConfig, LookaheadConfig, PretrainConfig, ShapeConfig
+
+from .options import with_config_options
+
+if TYPE_CHECKING:
+    from looped.training.sources import Source
+
+train = typer.Typer(
+    help="Train looped models: a backbone over all exit depths, then its gates.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class Task(StrEnum):
+    """Built-in sources of examples."""
+
+    demo = "demo"
+
+
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="The run's folder: metrics, checkpoints, the model.")
+]
+Model = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of the backbone: any Ouro checkpoint.")
+]
+TaskName = Annotated[
+    Task | None, typer.Option(help="demo: arithmetic problems in words, made as they are needed.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(help='JSONL instead of a task: {"prompt": text, "completion": text} a line.'),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from DIR's last checkpoint, if there is one.")
+]
+
+
+@train.command()
+@with_config_options(shape=ShapeConfig, config=PretrainConfig)
+def pretrain(
+    *,
+    out: Out,
+    task: TaskName = None,
+    data: Data = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the tokenizer for --data.")
+    ] = None,
+    resume: Resume = False,
+    shape: ShapeConfig,
+    config: PretrainConfig,
+) -> None:
+    """Pre-train a model over all exit depths (first stage); writes DIR/model."""
+    from looped.training.stages import pretrain_stage
+
+    if task is not None and tokenizer is not None:
+        raise UsageError("a task brings its own tokenizer; leave out --tokenizer")
+    pretrain_stage(out, _source(task, data, tokenizer), shape, config, resume=resume)
+
+
+@train.command()
+@with_config_options(config=GateConfig)
+def gate(
+    *,
+    model: Model,
+    out: Out,
+    task: TaskName = None,
+    data: Data = None,
+    resume: Resume = False,
+    config: GateConfig,
+) -> None:
+    """Train the exit gate of a model whose weights stay (second stage); writes DIR/model."""
+    from looped.training.stages import gate_stage
+
+    gate_stage(out, model, _source(task, data, model), config, resume=resume)
+
+
+@train.command()
+@with_config_options(config=LookaheadConfig)
+def lookahead(
+    *,
+    model: Model,
+    out: Out,
+    task: TaskName = None,
+    data: Data = None,
+    resume: Resume = False,
+    config: LookaheadConfig,
+) -> None:
+    """Train a gate that sees the exit one loop ahead; writes DIR/model, with the gate beside it."""
+    from looped.training.stages import lookahead_stage
+
+    lookahead_stage(out, model, _source(task, data, model), config, resume=resume)
+
+
+def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "Source":
+    from looped.demo.examples import demo_source
+    from looped.training.sources import file_source
+
+    if (task is None) == (data is None):
+        raise UsageError("give either --task or --data")
+    if data is None:
+        return demo_source()
+    if tokenizer is None:
+        raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
+    return file_source(data, tokenizer)

@@ -1,0 +1,38 @@
+"""The demo's problems as training examples: prompts of the two forms that the model answers.
+
+A prompt is the question as it is, and the answer follows: "What is 3 + 4?", " So 3 + 4 = 7; answer
+7". Every fourth example is a chat in the tokenizer's template instead, whose answer has no space
+before it and ends with the turn.
+"""
+
+import random
+
+from looped.training.batches import Example
+from looped.training.sources import Source
+
+from .problems import draw_problem
+from .tokenizer import CHAT_END_ID, END_ID, chat_prompt, demo_tokenizer, write_tokenizer
+
+CHAT_SHARE = 0.25
+
+
+def demo_source() -> Source:
+    """Problems of the training side, of all kinds, difficulties and forms."""
+    tokenizer = demo_tokenizer()
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    def draw(rng: random.Random) -> Example:
+        problem = draw_problem(rng, "train")
+        if rng.random() < CHAT_SHARE:
+            prompt = chat_prompt(problem.question)
+            return Example(encode(prompt), [*encode(problem.solution.lstrip()), CHAT_END_ID])
+        return Example(encode(problem.question), [*encode(problem.solution), END_ID])
+
+    return Source(
+        name="demo",
+        draw=draw,
+        vocab_size=tokenizer.get_vocab_size(),
+        write_companions=write_tokenizer,
+    )

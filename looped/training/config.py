@@ -1,0 +1,133 @@
+"""Options of training runs, as a user gives them; the defaults are the demo model's recipe."""
+
+from dataclasses import dataclass
+
+from looped.config import ModelConfig
+from looped.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeConfig:
+    """The model to pre-train, in Ouro's architecture."""
+
+    num_layers: int = 1
+    """L, layers in one loop."""
+    hidden_size: int = 192
+    """E, width of a row."""
+    num_heads: int = 6
+    """H, attention heads; keys and values have as many."""
+    head_dim: int = 32
+    """D, width of a head."""
+    intermediate_size: int = 512
+    """Width of the SwiGLU's inner rows."""
+    num_loops: int = 4
+    """P, times that the layers run."""
+    max_position_embeddings: int = 512
+    """Longest sequence that the model's configuration allows."""
+    rope_theta: float = 10000.0
+    """Base of the rotary frequencies."""
+
+    def model_config(self, vocab_size: int) -> ModelConfig:
+        """The shape with a tokenizer's vocabulary; raises LoopedError for what cannot be."""
+        return ModelConfig(
+            num_layers=self.num_layers,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.intermediate_size,
+            vocab_size=vocab_size,
+            num_loops=self.num_loops,
+            max_position_embeddings=self.max_position_embeddings,
+            rms_norm_eps=1e-6,
+            rope_theta=self.rope_theta,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Batches and optimiser of any stage: AdamW, warm-up, then a cosine."""
+
+    steps: int = 4500
+    """Updates of the whole run."""
+    batch_size: int = 24
+    """Rows of a batch."""
+    sequence_length: int = 128
+    """Tokens of a row, into which several examples are packed."""
+    learning_rate: float = 3e-3
+    """Peak, after the warm-up."""
+    warmup_steps: int = 100
+    """Updates of linear warm-up."""
+    final_learning_rate: float = 0.05
+    """Share of the peak at which the cosine ends."""
+    weight_decay: float = 0.1
+    """Of matrices; vectors have none."""
+    max_gradient_norm: float = 1.0
+    """Longer gradients are scaled down to this."""
+    prompt_weight: float = 0.0
+    """Loss weight of prompt tokens; a completion's weigh 1."""
+    rematerialise: bool = False
+    """Keep only the rows between loops for the gradient: less memory, a third more work."""
+    seed: int = 0
+    """Of first weights and of batches."""
+    checkpoint_interval: int = 100
+    """Updates between two checkpoints, of which the last two are kept."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "sequence_length", "checkpoint_interval"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "max_gradient_norm"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("warmup_steps", "final_learning_rate", "weight_decay", "prompt_weight"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.warmup_steps >= self.steps:
+            raise UsageError(
+                f"warmup_steps must be below steps: {self.warmup_steps} >= {self.steps}; "
+                "lower --warmup-steps"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(TrainingConfig):
+    """First stage."""
+
+    entropy_weight: float = 0.03
+    """Beta: how strongly the exit distribution is pulled towards a uniform one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenBackboneConfig(TrainingConfig):
+    """Stages in which a linear gate learns beside a model that stays as it is."""
+
+    steps: int = 300
+    """Updates of the whole run."""
+    learning_rate: float = 1e-2
+    """Peak, after the warm-up."""
+    warmup_steps: int = 20
+    """Updates of linear warm-up."""
+    weight_decay: float = 0.0
+    """Of matrices; vectors have none."""
+    dtype: str | None = None
+    """Type to run the backbone in, float32 or bfloat16; the gate is float32. None: the
+    checkpoint's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig(FrozenBackboneConfig):
+    """Second stage: the exit gate."""
+
+    slope: float = 50.0
+    """How sharply the target turns from leaving to going on, per nat of what later loops gain."""
+    margin: float = 0.1
+    """Nats to be gained at which it is even odds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookaheadConfig(FrozenBackboneConfig):
+    """A gate that looks one loop ahead, taught by the model's own."""
+
+    learning_rate: float = 1e-3
+    """Peak, after the warm-up."""

@@ -1,0 +1,46 @@
+"""First stage: all of a model learns, over all exit depths at once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from looped.models import OuroModel
+
+from .batches import Batch, Batches, token_shares
+from .config import PretrainConfig
+from .forward import loop_losses, loop_states
+from .objective import expected_loss, log_exit_probabilities
+from .run_folder import RunFolder
+from .trainer import train
+
+
+def pretrain(
+    run: RunFolder, config: PretrainConfig, model: OuroModel, batches: Batches
+) -> OuroModel:
+    """Trains a model with the first-stage objective; returns it trained.
+
+    Args:
+        run: where metrics and checkpoints are.
+        config: optimiser, number of steps, entropy's weight.
+        model: float32; its arrays are DONATED.
+        batches: by step.
+    """
+    graph, parameters = nnx.split(model)
+
+    def objective(
+        parameters: Any, _: None, batch: Batch
+    ) -> tuple[Float[Array, ""], dict[str, Array]]:
+        model: OuroModel = nnx.merge(graph, parameters)
+        states = loop_states(model, batch, is_rematerialised=config.rematerialise)
+        gates = jax.vmap(model.gate_logits)(states)
+        losses = loop_losses(model, states, batch, is_rematerialised=config.rematerialise)
+        shares = token_shares(batch)
+        exits = jnp.exp(log_exit_probabilities(gates))
+        metrics = {"loop_losses": losses @ shares, "exit_shares": exits @ shares}
+        return expected_loss(losses, gates, config.entropy_weight) @ shares, metrics
+
+    trained = train(run, config, objective, batches, trained=parameters)
+    return nnx.merge(graph, trained)

@@ -1,0 +1,90 @@
+"""Policies give the same answers to held-out problems, and the command says so."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from command_line import looped
+from demo_models import make_demo_model
+
+from looped.demo.answers import MAX_TOKENS
+from looped.demo.problems import QUICK_COUNT, held_out
+from looped.errors import UsageError
+from looped.evaluation.demo import ENGINE, LONGEST_PROMPT, POLICIES, evaluate_demo
+from looped.sched import ExitMode
+from looped.tokenizer import Tokenizer
+
+FEW_RUNGS = replace(ENGINE, max_num_seqs=4, max_num_batched_tokens=8, prefill_chunk_size=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_demo_model(tmp_path_factory.mktemp("demo") / "model")
+
+
+def test_every_held_out_problem_fits_the_engine(folder):
+    tokenizer = Tokenizer.from_folder(folder)
+    longest = max(len(tokenizer.encode(problem.question)) for problem in held_out())
+    assert longest <= LONGEST_PROMPT
+    assert ENGINE.max_model_len == LONGEST_PROMPT + MAX_TOKENS
+
+
+def test_policies_give_identical_answers(tmp_path):
+    """With P = 2, so that two shapes are compiled and not four."""
+    small = make_demo_model(tmp_path / "model", num_loops=2)
+    evaluation = evaluate_demo(
+        str(small), held_out(12), thresholds=[0.5], min_loops=1, config=FEW_RUNGS
+    )
+    assert [agreement.exits for agreement in evaluation.agreements] == [
+        "every loop",
+        "threshold 0.5",
+    ]
+    for agreement in evaluation.agreements:
+        assert agreement.policies == POLICIES
+        assert (agreement.num_identical, agreement.num_problems) == (12, 12), agreement
+    assert [summary.num_loops for summary in evaluation.depths] == [1, 2]
+    shallow, full = (summary.loops for summary in evaluation.depths)
+    assert shallow.counts[0] == shallow.num_tokens > 0
+    assert full.counts[1] == full.num_tokens > 0
+    (adaptive,) = evaluation.thresholds
+    assert min(adaptive.loops.counts) > 0
+    assert list(adaptive.loops_by_difficulty) == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_87_of_87_answers_are_identical_and_the_command_says_so(folder, tmp_path):
+    done = looped(
+        "eval", "demo", "--model", folder, "--threshold", 0.5, "--threshold", 0.8,
+        "--min-loops", 1, "--out", tmp_path / "out",
+    )  # fmt: skip
+    said = "identical answers (ids and exit depths) with mixed, separate and atomic in float32"
+    for exits in ("every loop", "threshold 0.5"):
+        assert f"* {exits}: {said}: {QUICK_COUNT} of {QUICK_COUNT}\n" in done.stdout
+    assert (tmp_path / "out" / "result.md").read_text() == done.stdout
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    pictures = {"accuracy-by-depth.png", "loops-by-difficulty.png", "exit-depths.png"}
+    assert files == {"result.json", "result.md", *pictures}
+    values = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [summary["num_loops"] for summary in values["depths"]] == [1, 2, 3, 4]
+    assert [summary["threshold"] for summary in values["thresholds"]] == [0.5, 0.8]
+    assert all(count > 0 for count in values["thresholds"][0]["loops"]["counts"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--full", "--n", 3), "--full is all held-out problems"),
+        (("--n", 1001), "--n must be at most 1000, got 1001"),
+        (("--threshold", 0.5, "--threshold", 0.5), "thresholds must differ"),
+        (("--exit-mode", "trace"), "there are none here"),
+        (("--out", "/"), "/ exists; choose another name"),
+    ],
+)
+def test_mistakes_are_refused_before_the_model_is_loaded(arguments, message):
+    done = looped("eval", "demo", "--model", "nobody/nothing", *arguments, check=False)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_a_mode_without_its_heads_is_refused_at_the_door(folder):
+    with pytest.raises(UsageError, match="lookahead_gate"):
+        evaluate_demo(str(folder), held_out(1), exit_mode=ExitMode.LOOKAHEAD)

@@ -1,0 +1,86 @@
+"""The training forward is the reference model: logits and gates at every loop, packed or alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engines import loaded_model
+
+from looped.models import stored_parameters
+from looped.models.parameters import parameter_shapes
+from looped.reference import DenseCache, run_loop
+from looped.training.batches import Batch, Example
+from looped.training.forward import loop_losses, loop_states
+
+# Float32 over four loops: the two differ in the order of sums alone.
+CLOSE = {"rtol": 0, "atol": 2e-4}
+
+
+def packed(prompts, sequence_length):
+    """All prompts in one row, and the last once more in a second."""
+    batch = Batch.empty(2, sequence_length)
+    start = 0
+    for index, prompt in enumerate(prompts):
+        start = batch.place(0, start, index + 1, Example(prompt, [0]), 1.0)
+    batch.place(1, 0, 1, Example(prompts[-1], [0]), 1.0)
+    return batch
+
+
+def reference_states(model, prompt):
+    rows, positions = model.embed(jnp.asarray(prompt)), jnp.arange(len(prompt))
+    cache = DenseCache.zeros(model, 64)
+    for depth in range(model.config.num_loops):
+        rows, gates, cache = run_loop(model, rows, positions, depth, cache)
+        yield np.asarray(model.logits(rows)), np.asarray(gates)
+
+
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+def test_logits_and_gates_of_every_loop_are_the_references(golden, layers):
+    model = loaded_model(golden.folder, "float32", layers)
+    plain = loaded_model(golden.folder, "float32")
+    prompts = [prompt[:20] for prompt in golden.prompts[:3]]
+    batch = packed(prompts, 64)
+    states = jax.jit(loop_states)(model.model, batch)
+    places = np.flatnonzero(np.asarray(batch.segments))
+    expected = [list(reference_states(plain.model, prompt)) for prompt in [*prompts, prompts[-1]]]
+    for depth, rows in enumerate(states):
+        logits = np.asarray(model.model.logits(rows))[places]
+        gates = np.asarray(model.model.gate_logits(rows))[places]
+        wanted = [np.concatenate([one[depth][i] for one in expected]) for i in range(2)]
+        np.testing.assert_allclose(logits, wanted[0], **CLOSE)
+        np.testing.assert_allclose(gates, wanted[1], **CLOSE)
+
+
+def test_fewer_loops_are_the_first_ones(square_golden):
+    model = loaded_model(square_golden.folder).model
+    batch = packed([square_golden.prompts[0][:20]], 64)
+    two = loop_states(model, batch, num_loops=2)
+    np.testing.assert_array_equal(two, loop_states(model, batch)[:2])
+
+
+def test_rematerialised_gradients_are_the_same(square_golden):
+    model = loaded_model(square_golden.folder).model
+    batch = packed([square_golden.prompts[0][:20]], 64)
+
+    def loss(model, is_rematerialised):
+        states = loop_states(model, batch, is_rematerialised=is_rematerialised)
+        losses = loop_losses(model, states, batch, is_rematerialised=is_rematerialised)
+        return jnp.mean(losses * jnp.reshape(batch.weights, -1))
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    for one, other in zip(
+        jax.tree.leaves(gradient(model, False)), jax.tree.leaves(gradient(model, True)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+def test_a_models_tensors_are_those_it_was_loaded_from(golden, layers):
+    loaded = loaded_model(golden.folder, "float32", layers)
+    from looped.convert import HuggingFaceFolder
+
+    source = HuggingFaceFolder(golden.folder)
+    tensors = dict(stored_parameters(loaded.model))
+    assert {name: array.shape for name, array in tensors.items()} == parameter_shapes(loaded.config)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(np.asarray(array), source.read(name).astype(np.float32))

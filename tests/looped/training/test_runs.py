@@ -1,0 +1,213 @@
+"""Whole runs: a loss that falls, models that the engine loads, kills that leave no trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import assert_same_bits, read_checkpoint
+from command_line import looped
+from safetensors.numpy import load_file
+
+from looped.demo.answers import answers
+from looped.demo.problems import held_out
+from looped.llm import LLM
+from looped.sched import ExitOptions
+
+TINY = ["--hidden-size", 32, "--num-heads", 2, "--head-dim", 16, "--intermediate-size", 64]
+SHORT = ["--batch-size", 4, "--sequence-length", 112, "--warmup-steps", 2]
+STEPS = 12
+
+
+def pretrain_arguments(out, *options):
+    return ["train", "pretrain", "--task", "demo", "--out", out, *TINY, *SHORT, *options]
+
+
+def curve(run):
+    """Metrics without times."""
+    lines = (Path(run) / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing has stopped."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    looped(*pretrain_arguments(out, "--steps", STEPS, "--checkpoint-interval", 4))
+    return out
+
+
+def test_the_loss_falls_and_every_step_has_a_line(whole):
+    metrics = curve(whole)
+    assert [line["step"] for line in metrics] == list(range(1, STEPS + 1))
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 0.5
+    assert len(metrics[0]["loop_losses"]) == len(metrics[0]["exit_shares"]) == 4
+    assert (whole / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_last_two_checkpoints_are_kept(whole):
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["12", "8"]
+
+
+def test_the_exported_model_runs_in_the_engine(whole):
+    llm = LLM(str(whole / "model"), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
+    given = answers(llm, held_out(4), ExitOptions(threshold=0.5, min_loops=1))
+    for answer in given:
+        depths = answer.completion.exit_depths
+        assert depths[0] == 4
+        assert set(depths) <= {1, 2, 3, 4}
+        assert answer.decode_depths == depths[1:]
+
+
+def wait_for_checkpoint(process, out, step):
+    deadline = time.monotonic() + 240
+    while not (out / "checkpoints" / str(step)).is_dir():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_run_goes_on_to_the_same_curve_and_the_same_weights(whole, tmp_path):
+    out = tmp_path / "killed"
+    arguments = pretrain_arguments(out, "--steps", STEPS, "--checkpoint-interval", 4)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "looped", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        wait_for_checkpoint(process, out, 4)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not (out / "model").exists()
+    # What a run leaves that dies while it writes a line, past its last checkpoint.
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "lo')
+    looped(*arguments, "--resume")
+    assert curve(out) == curve(whole)
+    assert_same_bits(read_checkpoint(out / "model"), read_checkpoint(whole / "model"))
+
+
+def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_with_other_options(whole):
+    options = ["--steps", STEPS, "--checkpoint-interval", 4]
+    done = looped(*pretrain_arguments(whole, *options), check=False)
+    assert done.returncode == 2
+    assert "pass --resume" in done.stderr
+    done = looped(*pretrain_arguments(whole, *options, "--seed", 5, "--resume"), check=False)
+    assert done.returncode == 2
+    assert "seed 0, now 5" in done.stderr
+
+
+def test_two_processes_never_train_in_one_folder(whole):
+    import fcntl
+
+    with (whole / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        options = ["--steps", STEPS, "--checkpoint-interval", 4, "--resume"]
+        done = looped(*pretrain_arguments(whole, *options), check=False)
+    assert done.returncode == 1
+    assert "another process" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def gated(whole, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "gated"
+    task = ["--model", whole / "model", "--task", "demo", "--dtype", "float32"]
+    looped("train", "gate", *task, "--out", out, *SHORT, "--steps", 6)
+    return out
+
+
+def test_the_second_stage_changes_nothing_but_the_gate(whole, gated):
+    before, after = (read_checkpoint(run / "model") for run in (whole, gated))
+    changed = {name for name in before if before[name].tobytes() != after[name].tobytes()}
+    assert changed == {"model.early_exit_gate.weight", "model.early_exit_gate.bias"}
+    metrics = curve(gated)
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "config.json",
+        "generation_config.json",
+    ):
+        assert (gated / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
+
+
+def test_a_lookahead_gate_lies_beside_a_model_that_is_as_it_was(gated, tmp_path):
+    out = tmp_path / "lookahead"
+    task = ["--model", gated / "model", "--task", "demo", "--dtype", "float32"]
+    looped("train", "lookahead", *task, "--out", out, *SHORT, "--steps", 6)
+    gate = load_file(out / "model" / "lookahead_gate.safetensors")
+    assert {name: (t.shape, t.dtype) for name, t in gate.items()} == {
+        "weight": ((32,), np.dtype(np.float32)),
+        "bias": ((1,), np.dtype(np.float32)),
+    }
+    assert gate["weight"].any()
+    (out / "model" / "lookahead_gate.safetensors").unlink()
+    assert_same_bits(read_checkpoint(out / "model"), read_checkpoint(gated / "model"))
+
+
+def test_a_file_of_texts_trains_any_checkpoint(tiny_folder, tmp_path):
+    data = tmp_path / "data.jsonl"
+    lines = [{"prompt": "the quick", "completion": f" brown fox {i}"} for i in range(9)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "gate"
+    looped(
+        *["train", "gate", "--model", tiny_folder, "--data", data, "--out", out],
+        *["--steps", 3, "--warmup-steps", 1, "--batch-size", 2, "--sequence-length", 32],
+    )
+    assert len(curve(out)) == 3
+    assert (out / "model" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ('{"prompt": "a"}', "expected"),
+        ('{"prompt": "a", "completion": ""}', "not empty"),
+    ],
+)
+def test_a_line_that_is_no_example_is_named(tiny_folder, tmp_path, line, message):
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n' + line + "\n")
+    done = looped(
+        *["train", "gate", "--model", tiny_folder, "--data", data, "--out", tmp_path / "out"],
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "line 2" in done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--task", "demo", "--data", "x.jsonl"], ["--task", "demo", "--tokenizer", "x"]],
+)
+def test_examples_come_from_one_place(tmp_path, arguments):
+    done = looped("train", "pretrain", "--out", tmp_path / "out", *arguments, check=False)
+    assert done.returncode == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_two_minutes_of_training_solve_short_problems_and_depth_helps(tmp_path):
+    out = tmp_path / "smoke"
+    shape = ["--hidden-size", 128, "--num-heads", 4, "--intermediate-size", 320]
+    looped(
+        *["train", "pretrain", "--task", "demo", "--out", out, *shape],
+        *["--steps", 700, "--batch-size", 16, "--learning-rate", 5e-3],
+    )
+    metrics = curve(out)
+    first, *_, last = metrics[-1]["loop_losses"]
+    assert last < 0.2 < first
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 3
+    short = [problem for problem in held_out(160) if problem.difficulty == 1]
+    llm = LLM(str(out / "model"), max_num_seqs=8, max_num_batched_tokens=64, max_model_len=96)
+    given = answers(llm, short)
+    assert sum(answer.is_right for answer in given) > len(given) / 3
