@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from looped.bench.markdown import number
+from looped.bench.cells import number
 
 from .accuracy import Accuracy
 from .loop_use import LoopUse
