@@ -38,6 +38,10 @@ from looped.bench.served_request import Objective
 GAP, NUM_TOKENS = 0.020, 100
 RATES = (10, 25, 50, 100, 200)
 SECONDS = 6.0
+COLUMNS = (
+    *("requests/s", "tokens/s", "gap p50", "p95", "p99", "max"),
+    *("lag p95", "max", "CPU per chunk"),
+)
 
 
 def event(num_tokens: int, reason: str | None) -> bytes:
@@ -117,13 +121,13 @@ def main() -> None:
     command = [sys.executable, "-P", __file__, "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        print(
-            "| requests/s | tokens/s | gap p50 | p95 | p99 | max | lag p95 | max | CPU per chunk |"
-        )
-        for rate in RATES:
-            print(measure(url, rate))
-        server.kill()
+        try:
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            print(f"| {' | '.join(COLUMNS)} |")
+            for rate in RATES:
+                print(measure(url, rate))
+        finally:  # it would serve for ever, and the block would wait for it
+            server.kill()
 
 
 if __name__ == "__main__":

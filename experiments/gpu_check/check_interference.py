@@ -63,11 +63,14 @@ def run(recorder: Recorder, is_rehearsal: bool) -> None:
 
 
 def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
-    """An arm twice: the first time compiles what it needs, the second one counts."""
+    """An arm twice: the first time compiles what it needs, the second one counts.
+
+    `runs` gets it if it is valid.
+    """
     arm, workload = ARMS[name], bench.point.workload
     for position in range(2):
         place = Place(process=0, round=0, position=position)
-        run = runs[name] = bench.play(arm, workload, place)
+        run = bench.play(arm, workload, place)
     violations = check_run(run)
     values = {
         "prompts": len(run.windows),
@@ -76,6 +79,9 @@ def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
     }
     if violations:
         return False, values
+    runs[name] = run
+    if BASELINE not in runs:
+        return False, values | {"not compared": f"{NAMES[BASELINE]}: no valid run"}
     numbers, gaps = measure(run, runs[BASELINE]), Latencies.of([gap.seconds for gap in run.gaps])
     assert gaps is not None
     values |= {

@@ -49,7 +49,7 @@ def serve(
     from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
-    check_launch_log(launch_log, waits=launch_log_waits)
+    check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
     with (
         recording(launch_log, waits_for_device=launch_log_waits) as recorder,
