@@ -32,7 +32,7 @@ import time
 from looped.bench.arrivals import Prompt, poisson_arrivals
 from looped.bench.load_client import LoadClient
 from looped.bench.load_run import LoadRun
-from looped.bench.load_summary import Judgement, summarise
+from looped.bench.load_summary import Judgement, summarise_run
 from looped.bench.served_request import Objective
 
 GAP, NUM_TOKENS = 0.020, 100
@@ -97,7 +97,7 @@ def measure(url: str, rate: float) -> str:
     before = time.process_time()
     run = asyncio.run(play())
     cost = (time.process_time() - before) / (len(prompts) * NUM_TOKENS)
-    summary = summarise(run, Judgement(objective=Objective()))
+    summary = summarise_run(run, Judgement(objective=Objective()))
     assert summary.itl is not None
     assert summary.lag is not None
     assert not summary.failures

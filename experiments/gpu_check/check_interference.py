@@ -9,7 +9,7 @@ from report import Outcome, Recorder
 
 from looped.bench.arms import ARMS, BASELINE
 from looped.bench.engines import counting_compilations
-from looped.bench.metrics import METRICS, measure
+from looped.bench.interference_metrics import METRICS, measure
 from looped.bench.plan import Point
 from looped.bench.runs import Place, Run
 from looped.bench.statistics import Latencies

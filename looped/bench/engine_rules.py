@@ -6,7 +6,6 @@ interference benchmark, `throughput_rules` those of the throughput benchmark.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,22 +14,9 @@ from looped.sched import FinishReason, ItemKind
 from looped.timeline import Name, item_depths
 
 from .runs import EngineRun
+from .violation import Violation
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A rule that was broken."""
-
-    rule: str
-    run: str
-    """Which run, or `all` for a rule about the set of them."""
-    message: str
-    """Expected, and got."""
-
-    def __str__(self) -> str:
-        return f"{self.rule}, {self.run}: {self.message}"
 
 
 def broken_rules(

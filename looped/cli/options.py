@@ -105,7 +105,7 @@ def _options_of(config: type[Any]) -> list[inspect.Parameter]:
 
 
 def check_launch_log(file: Path | None, *, waits: bool, profile: Path | None) -> None:
-    """UsageError for an option about a launch log without one, or for a log of profiled launches."""
+    """UsageError for options about a log that there is none of, and for a log beside a profile."""
     if waits and file is None:
         raise UsageError("--launch-log-waits is about a launch log; add --launch-log FILE")
     if file is not None and profile is not None:
