@@ -69,8 +69,7 @@ def find_capacity(
 
     From the start on, rates are doubled while they are sustained, or halved while they are not and
     a lower one could help; then the geometric mean of the two bounds is tried until their ratio is
-    at most the precision. Every rate is measured once, so that the answer is as certain as
-    one run.
+    at most the precision. Every rate is measured once, so that the answer is as certain as one run.
 
     Args:
         measure: runs a trial at a rate, in requests per second, and drains the server.

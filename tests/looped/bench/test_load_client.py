@@ -1,6 +1,7 @@
 """The open-loop client on a virtual clock: known durations, known times; failures by kind."""
 
 import asyncio
+import resource
 
 import httpx
 import pytest
@@ -8,9 +9,10 @@ from fake_completions import FakeCompletions, chunk, steady
 from virtual_loop import run_virtually
 
 from looped.bench.arrivals import Arrival, Prompt
+from looped.bench.file_limit import raise_file_limit
 from looped.bench.load_client import LoadClient
 from looped.bench.served_request import Failure
-from looped.errors import LoopedError
+from looped.errors import LoopedError, UsageError
 
 
 def arrivals(*times, output_tokens=4):
@@ -188,6 +190,25 @@ def test_a_server_that_does_not_follow_is_told_before_anything_is_measured():
 
     with pytest.raises(LoopedError, match="wrong length: expected 4 tokens, got 1"):
         run_virtually(work())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:notaport", "127.0.0.1:8000", "ftp://host", "http://", "", "http://[::1"]
+)
+def test_what_is_no_address_is_refused_before_anything_is_asked(url):
+    with pytest.raises(UsageError, match="--url"):
+        LoadClient(url)
+
+
+def test_files_may_be_as_many_as_they_may_be():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+        raise_file_limit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are():
