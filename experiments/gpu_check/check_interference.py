@@ -8,6 +8,7 @@ from engines_here import random_model
 from report import Outcome, Recorder
 
 from looped.bench.arms import ARMS, BASELINE
+from looped.bench.cells import NOTHING
 from looped.bench.engines import counting_compilations
 from looped.bench.interference_metrics import METRICS, measure
 from looped.bench.plan import Point
@@ -86,7 +87,7 @@ def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
     assert gaps is not None
     values |= {
         "gap median, ms": round(gaps.p50 * 1e3, 2),
-        "gap p99, ms": "-" if gaps.p99 is None else round(gaps.p99 * 1e3, 2),
+        "gap p99, ms": NOTHING if gaps.p99 is None else round(gaps.p99 * 1e3, 2),
         "gap max, ms": round(gaps.largest * 1e3, 2),
         "tokens/s": round(numbers["output_tokens_per_second"] or 0.0, 1),
         "launches": len(run.timeline.launches),

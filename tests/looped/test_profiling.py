@@ -56,13 +56,15 @@ def test_a_profile_of_a_run_names_what_the_host_does(tiny_folder, tmp_path):
 
 
 def test_a_taken_folder_is_refused_before_a_model_is_looked_for(tmp_path):
-    (tmp_path / "file").touch()
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "file").touch()
     for command in (
         ("serve", "--model", "none"),
         ("bench", "throughput", "--model", "none"),
         ("bench", "interference", "--model", "none", "--out", tmp_path / "new", "--no-plots"),
     ):
-        done = looped(*command, "--profile", tmp_path, check=False)
+        done = looped(*command, "--profile", profile, check=False)
         assert (done.returncode, "is not an empty folder" in done.stderr) == (2, True)
     check_profile_folder(tmp_path / "new")
     check_profile_folder(None)

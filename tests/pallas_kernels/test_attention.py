@@ -39,6 +39,13 @@ def test_prompts_of_5_and_7_in_blocks_of_16_are_the_same_together_and_alone():
     assert_same_bits(out[5:12], seven[:7])
 
 
+def test_the_shape_that_ships_on_a_cpu_is_right():
+    """Prompt rows behind a prefix, in two query tiles and five key tiles; decode rows beside some."""
+    rng = np.random.default_rng(2)
+    for decodes, prompt in (([], Prompt(320, 256)), ([Decode(500), Decode(3)], Prompt(200, 254))):
+        Target("xla").check(build_case(rng, SHIPPED_ON_CPU, decodes, [prompt]))
+
+
 @pytest.mark.parametrize("name", XLA_SHAPES)
 def test_a_row_keeps_its_bits_whatever_its_neighbours_are(name):
     """Alone; and in another place, among NaN queries and longer contexts."""

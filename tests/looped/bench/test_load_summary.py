@@ -1,6 +1,7 @@
 """Known times give known latencies, goodput and backlog; a late client makes a run invalid."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from fake_completions import FakeCompletions, steady
@@ -10,7 +11,7 @@ from virtual_loop import run_virtually
 from looped.bench.arrivals import Prompt, poisson_arrivals
 from looped.bench.load_client import LoadClient
 from looped.bench.load_run import play_run
-from looped.bench.load_summary import Judgement, backlogs, summarise_run
+from looped.bench.load_summary import RULES, Judgement, backlogs, summarise_run
 from looped.bench.served_request import Failure, Objective
 
 JUDGEMENT = Judgement(objective=Objective(ttft=1.0, itl=0.2))
@@ -184,3 +185,10 @@ def test_a_page_of_metrics_that_cannot_be_read_is_left_alone():
     assert run.counted == {}
     assert run.waiting_at_last is None
     assert len(run.requests) == 5
+
+
+def test_every_rule_is_documented():
+    page = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+    for rule in RULES:
+        assert rule.__doc__
+        assert f"`{rule.__name__}`" in page
