@@ -128,6 +128,11 @@ def serve_load(
         )
     lowest_rate = num_requests / longest_run
     if find_capacity:
+        if rates[0] < lowest_rate:
+            raise UsageError(
+                f"{num_requests} requests take {num_requests / rates[0]:g} s to arrive at --rate "
+                f"{rates[0]:g}; raise the rate, or raise --longest-run {longest_run:g}"
+            )
         check_search(rates[0], lowest_rate, precision)
         if num_requests < FEWEST_FOR_GROWTH:
             raise UsageError(

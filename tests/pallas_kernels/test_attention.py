@@ -40,7 +40,7 @@ def test_prompts_of_5_and_7_in_blocks_of_16_are_the_same_together_and_alone():
 
 
 def test_the_shape_that_ships_on_a_cpu_is_right():
-    """Prompt rows behind a prefix, in two query tiles and five key tiles, and beside decode rows."""
+    """Prompt rows behind a prefix, two query tiles by five key tiles, and beside decode rows."""
     rng = np.random.default_rng(2)
     for decodes, prompt in (([], Prompt(320, 256)), ([Decode(500), Decode(3)], Prompt(200, 254))):
         Target("xla").check(build_case(rng, SHIPPED_ON_CPU, decodes, [prompt]))

@@ -85,7 +85,8 @@ def test_a_second_command_finds_nothing_of_the_first_in_the_prefix_cache(live):
 
 def test_a_server_that_refuses_is_told_before_the_run(live, tmp_path):
     out = tmp_path / "results"
-    done = bench(live, "--vocab-size", 10**6, "--out", out, "--no-plots", check=False)
+    options = ("--vocab-size", 10**6, "--prompt-tokens", 20, "--output-tokens", 6)
+    done = bench(live, *options, "--out", out, "--no-plots", check=False)
     assert done.returncode == 1
     assert "the first request failed: refused: 400" in done.stderr
     assert {path.name for path in out.iterdir()} == {"benchmark.json"}  # nothing was measured
@@ -132,7 +133,7 @@ def test_the_machine_is_described_before_it_is_loaded(live, monkeypatch):
         (("--find-capacity",), "for --slo-ttft SECONDS"),
         (("--find-capacity", "--slo-ttft", 1, "--precision", 1), "precision above 1"),
         (("--find-capacity", "--slo-ttft", 1, "--num-requests", 15), "at least 16 requests"),
-        (("--find-capacity", "--slo-ttft", 1, "--longest-run", 9), "at least the lowest one"),
+        (("--find-capacity", "--slo-ttft", 1, "--longest-run", 9), "or raise --longest-run 9"),
         (("--slo-share", 2), "a share above 0 and at most 1"),
         (("--max-queue", 0), "a lag and a queue above 0"),
         (("--url", "http://host:notaport"), "is no URL"),
