@@ -139,8 +139,8 @@ ENGINE_RULES: tuple[Callable[[EngineRun], Iterator[str]], ...] = (
 def same_tokens(runs: Sequence[EngineRun]) -> Iterator[tuple[str, str]]:
     """Token ids of every request are equal in all runs, in float32.
 
-    In bfloat16 a row's bits depend on its bucket, so near ties may part; as lengths and exit depths
-    are fixed, the work stays the same, and `num_parted_requests` counts them instead.
+    In bfloat16 a row's bits depend on its bucket, so near ties may part. As lengths are fixed, the
+    work stays the same, and `num_parted_requests` counts them instead.
     """
     if runs and runs[0].options.dtype == "float32":
         yield from differences(runs, "token ids", token_ids_of)

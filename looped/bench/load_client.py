@@ -17,6 +17,7 @@ from looped.errors import LoopedError, UsageError
 
 from .arrivals import Arrival
 from .completion_reading import LONGEST_DETAIL, MalformedChunkError, Reading
+from .file_limit import lacks_files
 from .loop_ticker import LoopTicker
 from .served_request import Failure, ServedRequest
 
@@ -213,6 +214,8 @@ class LoadClient:
         except TimeoutError:
             return Failure.TIMEOUT, f"not over after {self._timeout:g} seconds"
         except httpx.ConnectError as error:
+            if lacks_files(error):
+                return Failure.NO_SOCKET, "too many open files; see ulimit -Hn"
             return Failure.NO_CONNECTION, str(error)
         except httpx.HTTPError as error:
             return Failure.BROKEN, f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from typing import Any
 from looped.errors import UsageError
 
 from .load_run import LoadRun
-from .served_request import Objective, ServedRequest
+from .served_request import Failure, Objective, ServedRequest
 from .statistics import Latencies
 from .violation import Violation
 
@@ -109,8 +109,9 @@ class LoadSummary:
 
     @property
     def is_limited_by_client(self) -> bool:
-        """Whether the client was late, so that the run says nothing about the server."""
-        return any(broken.rule in CLIENT_RULES for broken in self.violations)
+        """Whether the client failed, so that the run says nothing about the server."""
+        names = {rule.__name__ for rule in CLIENT_RULES}
+        return any(broken.rule in names for broken in self.violations)
 
     @property
     def is_hopeless(self) -> bool:
@@ -214,6 +215,13 @@ def client_reads_in_time(run: LoadRun, judgement: Judgement) -> Iterator[str]:
         )
 
 
+def client_has_sockets(run: LoadRun, judgement: Judgement) -> Iterator[str]:
+    """It could ask for everything: else requests that the server never saw count as failed."""
+    count = sum(request.failure is Failure.NO_SOCKET for request in run.requests)
+    if count:
+        yield f"{count} requests were not sent, for want of sockets; raise the limit (ulimit -Hn)"
+
+
 def some_request_ends_well(run: LoadRun, judgement: Judgement) -> Iterator[str]:
     """At least one request ended well: else there is nothing to measure."""
     if all(request.failure is not None for request in run.requests):
@@ -224,10 +232,10 @@ def some_request_ends_well(run: LoadRun, judgement: Judgement) -> Iterator[str]:
         )
 
 
-RULES = (client_in_time, client_reads_in_time, some_request_ends_well)
+CLIENT_RULES = (client_in_time, client_reads_in_time, client_has_sockets)
+"""What the client must keep, so that a run is one of the server."""
+RULES = (*CLIENT_RULES, some_request_ends_well)
 """What a run must keep."""
-CLIENT_RULES = (client_in_time.__name__, client_reads_in_time.__name__)
-"""Those that are about the client."""
 
 
 def backlogs(requests: Sequence[ServedRequest]) -> list[int]:

@@ -98,28 +98,26 @@ def capacity_words(capacity: Capacity[LoadSummary], judgement: Judgement) -> str
     """The answer of a search in one sentence."""
     asked = f"for {number(100 * judgement.share)} % of requests to meet {judgement.objective}"
     if capacity.rate is None:
-        return f"Capacity: none found; {_why_none(capacity)} {asked}."
+        return f"Capacity: none found {asked}: {_why_none(capacity)}."
     words = f"Capacity: {number(capacity.rate)} requests/s {asked}"
     if capacity.failed_rate is None:
         return f"{words}, or more: no rate that was tried is too much."
     if capacity.is_limited_by_client:
-        return f"{words}, or more: at {number(capacity.failed_rate)} the client itself was late."
+        return f"{words}, or more: at {number(capacity.failed_rate)} the client itself failed."
     return f"{words}; {number(capacity.failed_rate)} is too much."
 
 
 def _why_none(capacity: Capacity[LoadSummary]) -> str:
     """What the last, lowest rate was like."""
     rate, run = capacity.trials[-1]
+    place = f"at {number(rate)} requests/s"
     if run.is_limited_by_client:
-        return f"at {number(rate)} requests/s the client itself was late, too late to know whether"
+        return f"{place} the client itself failed"
     if not run.requests_per_second:
-        return f"at {number(rate)} requests/s all requests failed, which is no way"
+        return f"{place} all requests failed"
     if run.is_hopeless:
-        return (
-            f"at {number(rate)} requests/s each had the server to itself, so that a lower rate "
-            "would not help"
-        )
-    return f"{number(rate)} requests/s is too much, and the lowest rate that was to be tried,"
+        return f"{place} each had the server to itself, so that a lower rate would not help"
+    return f"{number(rate)} requests/s, the lowest rate that was to be tried, is too much"
 
 
 def _queue_cell(run: LoadSummary) -> str:

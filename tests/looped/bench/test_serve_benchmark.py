@@ -79,7 +79,7 @@ def test_a_rate_at_which_all_requests_fail_bounds_a_capacity(monkeypatch):
 
 def test_a_search_that_the_client_ends_is_invalid_everywhere(monkeypatch):
     result = search(monkeypatch, lambda rate: good if rate < 3 else late)
-    assert "or more: at 3.36 the client itself was late" in words(result)
+    assert "or more: at 3.36 the client itself failed" in words(result)
     values = result.to_json({})
     assert not values["is_valid"]
     assert values["capacity"]["is_limited_by_client"]
@@ -111,7 +111,7 @@ def test_an_objective_that_nothing_can_meet_ends_the_search(monkeypatch):
 def test_a_server_that_refuses_everything_ends_the_search_as_invalid(monkeypatch):
     result = search(monkeypatch, lambda rate: refused)
     assert len(result.runs) == 1
-    assert "none found; at 1.00 requests/s all requests failed" in words(result)
+    assert ": at 1.00 requests/s all requests failed." in words(result)
     with pytest.raises(LoopedError, match="some_request_ends_well"):
         check_valid(result.violations)
 
@@ -119,7 +119,7 @@ def test_a_server_that_refuses_everything_ends_the_search_as_invalid(monkeypatch
 def test_the_lowest_rate_ends_the_search(monkeypatch):
     result = search(monkeypatch, lambda rate: crowded, lowest=0.4)
     assert [run.rate for run in result.runs] == [1.0, 0.5]
-    assert "0.5 requests/s is too much, and the lowest rate that was to be tried" in words(result)
+    assert ": 0.5 requests/s, the lowest rate that was to be tried, is too much." in words(result)
 
 
 def test_a_server_that_sustains_all_that_is_tried(monkeypatch):
