@@ -18,7 +18,8 @@ JUDGEMENT = Judgement(objective=Objective(ttft=1.0))
 
 
 def good(arrivals):
-    return [served(a.index, a.time, first=0.1, gaps=()) for a in arrivals]
+    """At once, so that no backlog grows at any rate."""
+    return [served(a.index, a.time, first=0.0, gaps=()) for a in arrivals]
 
 
 def slow(arrivals):
