@@ -32,6 +32,8 @@ def staged_folder(destination: Path, *, source: Path | None, overwrite: bool) ->
     staged.chmod(0o755)
     try:
         yield staged
+        # Somebody may have made it in the meantime.
+        check_destination(destination, source=source, overwrite=overwrite)
         _replace(destination, staged)
     finally:
         shutil.rmtree(staged, ignore_errors=True)

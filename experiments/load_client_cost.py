@@ -32,12 +32,16 @@ import time
 from looped.bench.arrivals import Prompt, poisson_arrivals
 from looped.bench.load_client import LoadClient
 from looped.bench.load_run import LoadRun
-from looped.bench.load_summary import Judgement, summarise
+from looped.bench.load_summary import Judgement, summarise_run
 from looped.bench.served_request import Objective
 
 GAP, NUM_TOKENS = 0.020, 100
 RATES = (10, 25, 50, 100, 200)
 SECONDS = 6.0
+COLUMNS = (
+    *("requests/s", "tokens/s", "gap p50", "p95", "p99", "max"),
+    *("lag p95", "max", "CPU per chunk"),
+)
 
 
 def event(num_tokens: int, reason: str | None) -> bytes:
@@ -93,7 +97,7 @@ def measure(url: str, rate: float) -> str:
     before = time.process_time()
     run = asyncio.run(play())
     cost = (time.process_time() - before) / (len(prompts) * NUM_TOKENS)
-    summary = summarise(run, Judgement(objective=Objective()))
+    summary = summarise_run(run, Judgement(objective=Objective()))
     assert summary.itl is not None
     assert summary.lag is not None
     assert not summary.failures
@@ -117,13 +121,13 @@ def main() -> None:
     command = [sys.executable, "-P", __file__, "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        print(
-            "| requests/s | tokens/s | gap p50 | p95 | p99 | max | lag p95 | max | CPU per chunk |"
-        )
-        for rate in RATES:
-            print(measure(url, rate))
-        server.kill()
+        try:
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            print(f"| {' | '.join(COLUMNS)} |")
+            for rate in RATES:
+                print(measure(url, rate))
+        finally:  # it would serve for ever, and the block would wait for it
+            server.kill()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ of rows of one prompt item. How many there are is data, so a batch without decod
 prompt rows, pays nothing for them. Both kinds run `_attend`: key tiles of a fixed number of
 positions, from position 0 upwards to the longest of the item, with an online softmax.
 
-The softmax is float32. So are the products of decode rows, which wait for memory, and of float32
-queries. Bfloat16 prompt rows multiply in bfloat16 and add in float32, which XLA:CPU does twice as
-fast: keys and values of such a model are bfloat16 numbers whatever pool they lie in, and only the
+The softmax is float32, and so are all products but those of bfloat16 prompt rows. (Decode rows wait
+for memory anyway.) These multiply in bfloat16 and add in float32, which XLA:CPU does twice as fast:
+keys and values of such a model are bfloat16 numbers whatever pool they lie in, and only the
 softmax's weights are rounded, as in every fused kernel.
 
 What a row's bits depend on: the number of rows T, R and I, and the row's own query, keys and
@@ -121,6 +121,8 @@ def _fill_prompt_rows(
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads = pools.keys.shape[1]
     heads_per_kv_head = num_heads // num_kv_heads
+    # Float16 has too small a range to round keys of another type to.
+    product_dtype = q.dtype if q.dtype == jnp.bfloat16 else jnp.float32
     tile_rows = min(num_rows, max(1, QUERY_TILE_SIZE // heads_per_kv_head))
     num_tiles = _divide_up(rows, tile_rows)
     end_tile = jnp.cumsum(num_tiles)
@@ -132,7 +134,8 @@ def _fill_prompt_rows(
         is_row = row_of_item < rows[item]
         row = jnp.where(is_row, first_row[item] + row_of_item, num_rows)
         num_visible = jnp.where(is_row, position[item] + row_of_item + 1, 0)
-        queries = _take(q, row).reshape(tile_rows, num_kv_heads, heads_per_kv_head, head_dim)
+        queries = _take(q, row).astype(product_dtype)
+        queries = queries.reshape(tile_rows, num_kv_heads, heads_per_kv_head, head_dim)
         queries = queries.swapaxes(0, 1).reshape(1, num_kv_heads, -1, head_dim)
         num_visible = jnp.repeat(num_visible, heads_per_kv_head)
         attended = _attend(

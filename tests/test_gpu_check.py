@@ -5,9 +5,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from stub_target import WORKLOAD, play
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "gpu_check"
 
@@ -20,12 +23,26 @@ def gpu_check(*arguments, **options):
     )  # fmt: skip
 
 
-@pytest.fixture
-def report():
-    specification = importlib.util.spec_from_file_location("gpu_report", FOLDER / "report.py")
+def module_of(name):
+    specification = importlib.util.spec_from_file_location(f"gpu_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def report():
+    return module_of("report")
+
+
+@pytest.fixture
+def check_interference(monkeypatch):
+    """The check, with its neighbours in sight for as long as it needs them."""
+    monkeypatch.syspath_prepend(FOLDER)
+    helpers = ("report", "engines_here")
+    yield module_of("check_interference")
+    for name in helpers:
+        sys.modules.pop(name, None)
 
 
 def test_without_a_gpu_it_says_so_and_exits_3(tmp_path):
@@ -53,6 +70,31 @@ def test_a_rehearsal_runs_every_stage(tmp_path):
     results = json.loads((tmp_path / "gpu-check.json").read_text())
     assert {stage["status"] for stage in results["stages"].values()} == {"passed"}
     assert len(results["stages"]) == 6
+
+
+class StubBench:
+    """Arms on the stub; those that are named break a rule."""
+
+    point = SimpleNamespace(workload=WORKLOAD)
+
+    def __init__(self, *invalid):
+        self._invalid = invalid
+
+    def play(self, arm, workload, place):
+        run = play(arm.name, workload=workload)
+        return replace(run, num_backend_compilations=int(arm.name in self._invalid))
+
+
+def test_an_arm_is_not_compared_with_decoders_alone_that_are_not_there(check_interference):
+    runs = {}
+    is_good, values = check_interference.play(StubBench("D0"), "D0", runs)
+    assert (is_good, "no_compilation" in values["broken rules"]) == (False, True)
+    is_good, values = check_interference.play(StubBench("D0"), "A0", runs)
+    assert (is_good, values["not compared"]) == (False, "decoders alone: no valid run")
+    for arm in ("D0", "A0"):
+        is_good, values = check_interference.play(StubBench(), arm, runs)
+        assert is_good
+    assert values["stall_factor, x"] > 1
 
 
 def test_an_unknown_stage_is_refused_with_those_there_are(tmp_path):

@@ -8,8 +8,9 @@ from engines_here import random_model
 from report import Outcome, Recorder
 
 from looped.bench.arms import ARMS, BASELINE
+from looped.bench.cells import NOTHING
 from looped.bench.engines import counting_compilations
-from looped.bench.metrics import METRICS, measure
+from looped.bench.interference_metrics import METRICS, measure
 from looped.bench.plan import Point
 from looped.bench.runs import Place, Run
 from looped.bench.statistics import Latencies
@@ -63,11 +64,14 @@ def run(recorder: Recorder, is_rehearsal: bool) -> None:
 
 
 def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
-    """An arm twice: the first time compiles what it needs, the second one counts."""
+    """An arm twice: the first time compiles what it needs, the second one counts.
+
+    `runs` gets it if it is valid.
+    """
     arm, workload = ARMS[name], bench.point.workload
     for position in range(2):
         place = Place(process=0, round=0, position=position)
-        run = runs[name] = bench.play(arm, workload, place)
+        run = bench.play(arm, workload, place)
     violations = check_run(run)
     values = {
         "prompts": len(run.windows),
@@ -76,11 +80,14 @@ def play(bench: Bench, name: str, runs: dict[str, Run]) -> Outcome:
     }
     if violations:
         return False, values
+    runs[name] = run
+    if BASELINE not in runs:
+        return False, values | {"not compared": f"{NAMES[BASELINE]}: no valid run"}
     numbers, gaps = measure(run, runs[BASELINE]), Latencies.of([gap.seconds for gap in run.gaps])
     assert gaps is not None
     values |= {
         "gap median, ms": round(gaps.p50 * 1e3, 2),
-        "gap p99, ms": "-" if gaps.p99 is None else round(gaps.p99 * 1e3, 2),
+        "gap p99, ms": NOTHING if gaps.p99 is None else round(gaps.p99 * 1e3, 2),
         "gap max, ms": round(gaps.largest * 1e3, 2),
         "tokens/s": round(numbers["output_tokens_per_second"] or 0.0, 1),
         "launches": len(run.timeline.launches),

@@ -10,6 +10,8 @@ from random import Random
 
 from looped.errors import UsageError
 
+from .workload import random_token_ids
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -91,8 +93,7 @@ def random_prompts(
     for size, value in sizes.items():
         if value < 1:
             raise UsageError(f"{size} must be at least 1, got {value}")
-    ids = range(vocab_size)
     return [
-        Prompt(tuple(Random(f"{seed}/{name}/{index}").choices(ids, k=prompt_tokens)), output_tokens)
+        Prompt(random_token_ids(seed, f"{name}/{index}", prompt_tokens, vocab_size), output_tokens)
         for index in range(count)
     ]

@@ -1,22 +1,14 @@
 """Numbers as cells and rows of a Markdown table, the same in every benchmark's page."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from .page import table_row
 from .statistics import MIN_VALUES_FOR_P99, Latencies, Spread
 
 SCALES = {"s": (1e3, "ms")}
 """Units that are shown in another one: factor and name."""
 NOTHING = "-"
 """Stands where there is no number."""
-
-
-def description_lines(description: dict[str, Any]) -> Iterator[str]:
-    """What was run on what, as a list."""
-    for name, value in description.items():
-        if name not in ("schema", "rounds"):
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            yield f"* {name.replace('_', ' ')}: {shown}"
 
 
 def shown_unit(unit: str) -> str:
@@ -45,9 +37,14 @@ def latency_rows(title: str, pooled: Sequence[Latencies | None]) -> Iterator[str
                 cells.append(
                     NOTHING if latencies is None else f"{NOTHING} (< {MIN_VALUES_FOR_P99})"
                 )
-        yield f"| {title} {label}, ms | {' | '.join(cells)} |"
-    counts = (str(latencies.count) if latencies else NOTHING for latencies in pooled)
-    yield f"| {title}, count | {' | '.join(counts)} |"
+        yield table_row(f"{title} {label}, ms", cells)
+    counts = [str(latencies.count) if latencies else NOTHING for latencies in pooled]
+    yield table_row(f"{title}, count", counts)
+
+
+def number_cell(value: float | None) -> str:
+    """A number, or that there is none."""
+    return NOTHING if value is None else number(value)
 
 
 def number(value: float) -> str:

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .arms import ARMS, BASELINE, COMPARISONS
-from .metrics import measure
+from .interference_metrics import measure
 from .runs import PROMPT, Run
 from .statistics import Latencies, Spread, paired_ratios, spreads_of
-from .validity import Violation, check_run, check_runs, num_parted_requests
+from .validity import check_run, check_runs, num_parted_exits, num_parted_requests
+from .violation import Violation
 from .workload import BYSTANDER
 
 
@@ -42,6 +43,8 @@ class Comparison:
     num_pairs: int
     num_parted_requests: int
     """Requests whose token ids differ between runs, which is allowed in bfloat16 alone."""
+    num_parted_exits: int
+    """Requests whose exit depths do, which is allowed there where every arm decides for itself."""
 
     @property
     def is_valid(self) -> bool:
@@ -89,6 +92,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         pooled_p99_ratios=_pooled_p99_ratios(summaries),
         num_pairs=len(rounds),
         num_parted_requests=num_parted_requests(runs),
+        num_parted_exits=num_parted_exits(runs),
     )
 
 

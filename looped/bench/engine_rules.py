@@ -6,7 +6,6 @@ interference benchmark, `throughput_rules` those of the throughput benchmark.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,22 +14,9 @@ from looped.sched import FinishReason, ItemKind
 from looped.timeline import Name, item_depths
 
 from .runs import EngineRun
+from .violation import Violation
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A rule that was broken."""
-
-    rule: str
-    run: str
-    """Which run, or `all` for a rule about the set of them."""
-    message: str
-    """Expected, and got."""
-
-    def __str__(self) -> str:
-        return f"{self.rule}, {self.run}: {self.message}"
 
 
 def broken_rules(
@@ -153,8 +139,8 @@ ENGINE_RULES: tuple[Callable[[EngineRun], Iterator[str]], ...] = (
 def same_tokens(runs: Sequence[EngineRun]) -> Iterator[tuple[str, str]]:
     """Token ids of every request are equal in all runs, in float32.
 
-    In bfloat16 a row's bits depend on its bucket, so near ties may part; as lengths and exit depths
-    are fixed, the work stays the same, and `num_parted_requests` counts them instead.
+    In bfloat16 a row's bits depend on its bucket, so near ties may part. As lengths are fixed, the
+    work stays the same, and `num_parted_requests` counts them instead.
     """
     if runs and runs[0].options.dtype == "float32":
         yield from differences(runs, "token ids", token_ids_of)

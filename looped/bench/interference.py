@@ -22,13 +22,15 @@ from looped.progress import progress_bars
 from .arms import ARMS
 from .comparison import Comparison, compare
 from .plan import Point, WorkerPlan
+from .results_folder import BENCHMARK_FILE, make_folder, write_json
 from .runs import Run
 from .validity import MIN_PAIRS, MIN_PROCESSES
+from .violation import Violation
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
-BENCHMARK_FILE, RESULT_FILE, TABLE_FILE = "benchmark.json", "result.json", "result.md"
+HEAD = {"benchmark": "interference", "schema": 1}
+"""What its files are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +48,17 @@ class Benchmark:
 
     description: dict[str, Any]
     results: list[Result]
+    is_complete: bool
+    """Whether every point has all its runs; `results` has those that do."""
 
     @property
-    def is_valid(self) -> bool:
-        return all(result.comparison.is_valid for result in self.results)
+    def violations(self) -> list[Violation]:
+        return [broken for result in self.results for broken in result.comparison.violations]
 
     def to_json(self) -> dict[str, Any]:
         return self.description | {
-            "is_valid": self.is_valid,
+            "is_complete": self.is_complete,
+            "is_valid": not self.violations,
             "points": [
                 {"point": _brief(result.point), **result.comparison.to_json()}
                 for result in self.results
@@ -81,9 +86,7 @@ def run_benchmark(
     points: Sequence[Point],
     rounds: Sequence[int],
     description: dict[str, Any],
-    *,
-    profile_folder: Path | None = None,
-) -> None:
+) -> list[Point]:
     """Makes the folder and all its launch logs. Processes run one after the other.
 
     Args:
@@ -91,40 +94,30 @@ def run_benchmark(
         points: of the sweep, each with a name of its own.
         rounds: of each process.
         description: machine, date and command, for `benchmark.json`.
-        profile_folder: for a trace of every arm at every point, made in processes of their own
-            after all others; None makes none.
+
+    Returns:
+        The points with the exits that were replayed.
 
     Raises:
         UsageError: the folder exists, or two points are the same.
         LoopedError: a process failed.
     """
-    if folder.exists():
-        raise UsageError(f"{folder} exists; choose another name for the results")
     names = [point.name for point in points]
     if len(set(names)) < len(names):
         raise UsageError(f"points of a sweep must differ, got {', '.join(names)}")
-    folder.mkdir(parents=True)
-    benchmark = {
-        "schema": SCHEMA_VERSION,
-        **description,
-        "rounds": list(rounds),
-        "points": [point.to_json() for point in points],
-    }
-    _write_json(folder / BENCHMARK_FILE, benchmark)
+    plan = {"rounds": list(rounds), "points": [point.to_json() for point in points]}
+    make_folder(folder, HEAD | description | plan)
     with progress_bars() as progress:
         total = len(points) * sum(1 + len(ARMS) * count for count in rounds)
         task = progress.add_task("interference", total=total)
-        measured = [
+        return [
             measure_point(folder / point.name, point, rounds, lambda: progress.advance(task))
             for point in points
         ]
-    if profile_folder is not None:
-        for point in measured:
-            profile_point(folder / point.name, point, profile_folder / point.name)
 
 
 def profile_point(folder: Path, point: Point, profile_folder: Path) -> None:
-    """Makes a trace of every arm, of runs that are not measured."""
+    """Makes a trace of every arm, of runs that are not measured, in a process of their own."""
     profile_folder.mkdir(parents=True, exist_ok=True)
     plan = WorkerPlan(
         point=point, process=0, num_rounds=0, folder=folder, profile_folder=profile_folder
@@ -162,7 +155,7 @@ def measure_point(
 def run_worker(plan: WorkerPlan, name: str, on_line: Callable[[], None]) -> None:
     """One process, from its plan to its end; LoopedError if it fails."""
     path = plan.folder / f"{name}.json"
-    _write_json(path, plan.to_json())
+    write_json(path, plan.to_json())
     # -P: a checkout's folders must not shadow the standard library's modules.
     command = [sys.executable, "-P", "-m", "looped.bench.worker", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -183,26 +176,31 @@ def read_benchmark(folder: Path) -> Benchmark:
     """Judges and measures a folder of logs.
 
     Raises:
-        LoopedError: not a benchmark's folder, or one that is not complete.
+        LoopedError: not such a benchmark's folder, or one in which no point is complete.
     """
     description = read_json(folder / BENCHMARK_FILE)
-    if description.get("schema") != SCHEMA_VERSION:
+    found = {"benchmark": HEAD["benchmark"], "schema": None} | description
+    if {name: found[name] for name in HEAD} != HEAD:
         raise LoopedError(
-            f"{folder / BENCHMARK_FILE}: schema is {description.get('schema')!r}, this version of "
-            f"looped reads {SCHEMA_VERSION}"
+            f"{folder / BENCHMARK_FILE}: expected {_named(HEAD)}, got {_named(found)}"
         )
-    results = []
+    results, unfinished = [], []
     for values in description.pop("points"):
         point = Point.from_json(values)
         runs = read_runs(folder / point.name)
         expected = sum(description["rounds"]) * len(ARMS)
-        if len(runs) != expected:
-            raise LoopedError(
+        if len(runs) == expected:
+            results.append(Result(point=point, runs=runs, comparison=compare(runs)))
+        else:
+            unfinished.append(
                 f"{folder / point.name}: expected {expected} launch logs, got {len(runs)}; the "
                 "benchmark was stopped, or it still runs"
             )
-        results.append(Result(point=point, runs=runs, comparison=compare(runs)))
-    return Benchmark(description, results)
+    if not results:
+        raise LoopedError(unfinished[0])
+    for words in unfinished:
+        logger.warning("%s; left out", words)
+    return Benchmark(description, results, is_complete=not unfinished)
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -212,16 +210,10 @@ def read_runs(folder: Path) -> list[Run]:
     return sorted(runs, key=lambda run: (run.place.process, run.place.position))
 
 
-def write_result(folder: Path, benchmark: Benchmark, table: str) -> None:
-    """Puts `result.json` and `result.md` beside the logs, in place of earlier ones."""
-    _write_json(folder / RESULT_FILE, benchmark.to_json())
-    (folder / TABLE_FILE).write_text(table, encoding="utf-8")
-
-
 def _brief(point: Point) -> dict[str, Any]:
     """A point without its traces, which are in benchmark.json and in the logs."""
     return point.with_traces(()).to_json() | {"name": point.name}
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+def _named(head: dict[str, Any]) -> str:
+    return f"benchmark {head['benchmark']!r} of schema {head.get('schema')!r}"

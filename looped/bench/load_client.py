@@ -8,14 +8,17 @@ import gc
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Self
 
 import httpx
 
-from looped.errors import LoopedError
+from looped.errors import LoopedError, UsageError
 
 from .arrivals import Arrival
 from .completion_reading import LONGEST_DETAIL, MalformedChunkError, Reading
+from .file_limit import lacks_files
+from .loop_ticker import LoopTicker
 from .served_request import Failure, ServedRequest
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ class LoadClient:
         api_key: sent as a bearer's token, if there is one.
         timeout: seconds that a request may take.
         transport: of the connections; None for the network.
+
+    Raises:
+        UsageError: what is given as a URL is none.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class LoadClient:
         self._timeout = timeout
         # No limit of connections: one that makes requests wait would close the loop.
         self._client = httpx.AsyncClient(
-            base_url=url.rstrip("/").removesuffix("/v1"),
+            base_url=base_url_of(url),
             headers={"Accept-Encoding": "identity"}
             | ({} if api_key is None else {"Authorization": f"Bearer {api_key}"}),
             timeout=httpx.Timeout(None),
@@ -116,6 +122,7 @@ class LoadClient:
         *,
         on_end: Callable[[ServedRequest], None] = lambda served: None,
         at_last: Callable[[], Awaitable[None]] | None = None,
+        ticker: LoopTicker | None = None,
     ) -> list[ServedRequest]:
         """Sends every request at its time, however late the answers are, and waits for all.
 
@@ -123,6 +130,7 @@ class LoadClient:
             arrivals: in order of time.
             on_end: called with every request that is over.
             at_last: awaited when the last one is sent, while answers come in.
+            ticker: notes meanwhile how late the event loop is; None asks nobody.
 
         Returns:
             The requests in the order of the list.
@@ -132,7 +140,8 @@ class LoadClient:
         gc.collect()
         gc.freeze()
         try:
-            return await self._play(arrivals, bodies, on_end, at_last)
+            async with ticker or nullcontext():
+                return await self._play(arrivals, bodies, on_end, at_last)
         finally:
             gc.unfreeze()
 
@@ -205,6 +214,8 @@ class LoadClient:
         except TimeoutError:
             return Failure.TIMEOUT, f"not over after {self._timeout:g} seconds"
         except httpx.ConnectError as error:
+            if lacks_files(error):
+                return Failure.NO_SOCKET, "too many open files; see ulimit -Hn"
             return Failure.NO_CONNECTION, str(error)
         except httpx.HTTPError as error:
             return Failure.BROKEN, f"{type(error).__name__}: {error}"
@@ -243,3 +254,14 @@ class LoadClient:
                 f"{response.status_code}: {response.text[:LONGEST_DETAIL]}"
             )
         return response.text
+
+
+def base_url_of(url: str) -> httpx.URL:
+    """A server's address without /v1; UsageError for what is no address of HTTP."""
+    try:
+        parsed = httpx.URL(url.rstrip("/").removesuffix("/v1"))
+    except httpx.InvalidURL as error:
+        raise UsageError(f"--url {url!r} is no URL: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise UsageError(f"expected --url http://HOST:PORT, got {url!r}")
+    return parsed

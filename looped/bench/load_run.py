@@ -8,7 +8,8 @@ from time import process_time
 
 from .arrivals import Arrival
 from .load_client import LoadClient
-from .metrics_page import counted_between, read_counters
+from .loop_ticker import LoopTicker
+from .metrics_page import MetricsPage
 from .served_request import ServedRequest
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,12 @@ class LoadRun:
     """By how much the server's counters rose; empty where it has none that are known."""
     waiting_at_last: int | None = None
     """Requests that waited for a slot when the last one came, as the server says."""
+    median_queue: float | None = None
+    """Seconds from arrival to a first launch, as the server counts them; None if it does not."""
     client_seconds: float = 0.0
     """CPU time of the client's process while the list was played."""
+    lateness: list[float] = field(default_factory=list)
+    """Seconds by which the client's event loop was late, looked at again and again."""
 
 
 async def play_run(
@@ -51,43 +56,49 @@ async def play_run(
         rate: of the arrivals, for the record.
         on_end: called with every request that is over.
     """
-    before = await _idle_counters(client)
-    at_last: dict[str, float] = {}
+    before = await _idle_page(client)
+    at_last = MetricsPage()
 
     async def look() -> None:
-        at_last.update(await _counters(client))
+        nonlocal at_last
+        at_last = await _page(client)
 
+    ticker = LoopTicker()
     busy_before = process_time()
-    requests = await client.play(arrivals, on_end=on_end, at_last=look if before else None)
+    has_page = bool(before.values)
+    requests = await client.play(
+        arrivals, on_end=on_end, at_last=look if has_page else None, ticker=ticker
+    )
     client_seconds = process_time() - busy_before
-    after = await _idle_counters(client) if before else {}
-    waiting = at_last.get("requests_waiting")
+    after = await _idle_page(client) if has_page else before
+    waiting = at_last.values.get("requests_waiting")
     return LoadRun(
         name=name,
         rate=rate,
         requests=requests,
-        counted=counted_between(before, after),
+        counted=after.counted_since(before),
         waiting_at_last=None if waiting is None else round(waiting),
+        median_queue=after.median_queue_since(before),
         client_seconds=client_seconds,
+        lateness=ticker.lateness,
     )
 
 
-async def _counters(client: LoadClient) -> dict[str, float]:
+async def _page(client: LoadClient) -> MetricsPage:
     page = await client.metrics()
     try:
-        return {} if page is None else read_counters(page)
+        return MetricsPage() if page is None else MetricsPage.parse(page)
     except ValueError as error:
         logger.info("the server's /metrics is not used: %s", error)
-        return {}
+        return MetricsPage()
 
 
-async def _idle_counters(client: LoadClient) -> dict[str, float]:
-    """The server's counters, once it has nothing to do."""
+async def _idle_page(client: LoadClient) -> MetricsPage:
+    """The server's numbers, once it has nothing to do."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SECONDS_TO_DRAIN
     while True:
-        values = await _counters(client)
-        load = values.get("requests_waiting", 0) + values.get("requests_running", 0)
-        if not load or loop.time() >= deadline:
-            return values
+        page = await _page(client)
+        if not page.load or loop.time() >= deadline:
+            return page
         await asyncio.sleep(SECONDS_BETWEEN_LOOKS)

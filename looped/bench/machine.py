@@ -1,20 +1,40 @@
 """What a benchmark ran on, for the record beside its numbers."""
 
+import json
 import os
 import platform
+import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from looped.errors import LoopedError
+
 
 def describe_machine() -> dict[str, Any]:
     """Date, processor, load, devices and versions; imports JAX."""
+    return describe_host() | {"devices": devices()}
+
+
+def devices() -> list[str]:
+    """What JAX finds, and takes hold of, in this process."""
     import jax
 
-    return describe_host() | {
-        "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
-    }
+    return [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+
+
+def devices_seen_apart() -> list[str]:
+    """The same in a process that ends at once: a server needs the devices for itself."""
+    code = "import json; from looped.bench.machine import devices; print(json.dumps(devices()))"
+    # -P: a checkout's folders must not shadow the standard library's modules.
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoopedError(f"JAX finds no device: {done.stderr.strip().rpartition(chr(10))[2]}")
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def describe_host() -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """What one run says: every metric is a function whose docstring is its definition.
 
-Each takes the run and the run of the decoders alone (D0) that was made beside it, in the same round
-of the same process, and returns a number, or None where the arm has no such thing. Times are
-seconds. `METRICS` lists them all; docs/benchmarks.md is held to that list by a test.
+Each takes a run and the run that it is compared with, made beside it in the same round of the same
+process, and returns a number, or None where the run has no such thing. Times are seconds. Here are
+those of any benchmark of an engine; `interference_metrics` and `throughput_runs` have their own,
+and a table of all that they show. docs/benchmarks.md is held to those tables by tests.
 
-Words: the *period* of a run lasts from the point of the first injection to the last token. A *gap*
-is the time between two consecutive tokens of a decoder, i.e. an inter-token latency (ITL). A
-*window* lasts from a prompt's injection to its first token; a gap is in a window if some part of it
-is. *Token-loops* are rows times passes over the layers.
+Words: the *period* of a run is what is measured of it. A *gap* is the time between two consecutive
+tokens of a request, i.e. an inter-token latency (ITL). *Token-loops* are rows times passes over the
+layers.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,11 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 from looped.launch_events import LaunchEvent
-from looped.sched import ItemKind, LaunchKind
-from looped.timeline import item_depths, token_loops
+from looped.sched import ItemKind
+from looped.timeline import token_loops
 
-from .runs import EngineRun, Run
+from .runs import EngineRun
 from .statistics import percentile
-from .workload import BYSTANDER, DECODER, PROMPT
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
@@ -40,180 +39,68 @@ class Metric(Generic[AnyRun]):
         return " ".join((self.measure.__doc__ or "").split())
 
 
-def window_itl_p50(run: Run, baseline: Run) -> float | None:
-    """Median of the gaps in windows."""
-    return _percentile([gap.seconds for gap in run.window_gaps], 50)
-
-
-def window_itl_p95(run: Run, baseline: Run) -> float | None:
-    """95th percentile of the gaps in windows."""
-    return _percentile([gap.seconds for gap in run.window_gaps], 95)
-
-
-def window_itl_max(run: Run, baseline: Run) -> float | None:
-    """Largest gap in a window."""
-    return _percentile([gap.seconds for gap in run.window_gaps], 100)
-
-
 def itl_p50(run: EngineRun, baseline: EngineRun) -> float | None:
     """Median of all gaps that begin in the period."""
-    return _percentile([gap.seconds for gap in run.gaps], 50)
+    return percentile_of([gap.seconds for gap in run.gaps], 50)
 
 
 def itl_p95(run: EngineRun, baseline: EngineRun) -> float | None:
     """95th percentile of all gaps that begin in the period."""
-    return _percentile([gap.seconds for gap in run.gaps], 95)
+    return percentile_of([gap.seconds for gap in run.gaps], 95)
 
 
 def itl_max(run: EngineRun, baseline: EngineRun) -> float | None:
     """Largest gap that begins in the period."""
-    return _percentile([gap.seconds for gap in run.gaps], 100)
-
-
-def stall_factor(run: Run, baseline: Run) -> float | None:
-    """Largest gap of the period / median gap of the decoders alone."""
-    if not run.gaps:
-        return None
-    return max(gap.seconds for gap in run.gaps) / _median_gap(baseline)
-
-
-def interference_per_prompt(run: Run, baseline: Run) -> float | None:
-    """What one prompt costs one decoder: sum over the gaps in windows of (gap - median gap of the
-    decoders alone) / (decoders * prompts)."""
-    if not run.window_gaps:
-        return None
-    alone = _median_gap(baseline)
-    delay = sum(gap.seconds - alone for gap in run.window_gaps)
-    return delay / (run.workload.num_decoders * run.workload.num_prompts)
-
-
-def seconds_per_prompt(run: Run, baseline: Run) -> float | None:
-    """What one prompt costs the machine: (period - period of the decoders alone) / prompts."""
-    if not (run.arm.has_decoders and run.arm.has_prompts):
-        return None
-    return (run.seconds - baseline.seconds) / run.workload.num_prompts
-
-
-def tpot(run: Run, baseline: Run) -> float | None:
-    """Time per output token: median over decoders of (last token - first token) / (tokens - 1)."""
-    return _percentile(run.times_per_output_token(run.names(DECODER)), 50)
-
-
-def ttft_prompt(run: Run, baseline: Run) -> float | None:
-    """Time to first token of the injected prompts: median of (first visible token - arrival)."""
-    return _percentile(run.first_token_latencies(PROMPT), 50)
-
-
-def ttft_bystander(run: Run, baseline: Run) -> float | None:
-    """Time to first token of the short requests that were queued right behind the prompts, median;
-    none with bystander_tokens 0."""
-    return _percentile(run.first_token_latencies(BYSTANDER), 50)
+    return percentile_of([gap.seconds for gap in run.gaps], 100)
 
 
 def output_tokens_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
     """Tokens that became visible in the period, of all requests / period."""
-    tokens = sum(len(launch.tokens) for launch in _launches(run))
+    tokens = sum(len(launch.tokens) for launch in launches_of(run))
     return tokens / run.seconds
 
 
 def prompt_token_loops_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
     """Prompt token-loops in the period / period."""
-    return _token_loops(run, ItemKind.PROMPT) / run.seconds
-
-
-def window_prompt_token_loops_per_second(run: Run, baseline: Run) -> float | None:
-    """Prompt token-loops / seconds with at least one window open: how fast a prompt advances
-    while it is there."""
-    seconds = _seconds_in_windows(run)
-    return _token_loops(run, ItemKind.PROMPT) / seconds if seconds else None
+    return token_loops_of(run, ItemKind.PROMPT) / run.seconds
 
 
 def decode_token_loops_per_second(run: EngineRun, baseline: EngineRun) -> float | None:
     """Decode token-loops in the period / period."""
-    return _token_loops(run, ItemKind.DECODE) / run.seconds
+    return token_loops_of(run, ItemKind.DECODE) / run.seconds
 
 
 def real_rows(run: EngineRun, baseline: EngineRun) -> float | None:
     """Real rows / (real and padded rows) of the launches in the period, rows of a launch of several
     passes once a pass, in percent."""
-    records = [launch.record for launch in _launches(run)]
+    records = [launch.record for launch in launches_of(run)]
     real = sum(record.num_rows * max(record.num_passes, 1) for record in records)
     return 100 * real / sum(record.bucket * max(record.num_passes, 1) for record in records)
 
 
-def window_budget_fill(run: Run, baseline: Run) -> float | None:
-    """Real rows / budget, mean over the launches in windows that run layers, in percent."""
-    launches = [launch for launch in _in_windows(run) if launch.record.kind.runs_layers]
-    if not launches:
-        return None
-    rows = sum(launch.record.num_rows for launch in launches)
-    return 100 * rows / (len(launches) * run.options.max_num_batched_tokens)
-
-
 def launches_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Launches in the period / tokens that became visible in it."""
-    launches = _launches(run)
+    launches = launches_of(run)
     return len(launches) / sum(len(launch.tokens) for launch in launches)
 
 
 def readbacks_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Readbacks in the period / tokens that became visible in it."""
-    launches = _launches(run)
+    launches = launches_of(run)
     readbacks = sum(launch.record.num_readbacks for launch in launches)
     return readbacks / sum(len(launch.tokens) for launch in launches)
-
-
-def mixed_launches(run: Run, baseline: Run) -> float | None:
-    """Launches with prompt and decode rows, in the whole run."""
-    return float(sum(launch.record.is_mixed for launch in run.timeline.launches))
-
-
-def prompt_depths_per_launch(run: Run, baseline: Run) -> float | None:
-    """Distinct depths that prompt rows ran, mean over the launches with prompt rows in the
-    period."""
-    depths = []
-    for launch in _launches(run):
-        items = [item for item in launch.record.items if item.kind is ItemKind.PROMPT]
-        ran = {depth for item in items for depth in item_depths(launch.record, item)}
-        if ran:
-            depths.append(len(ran))
-    return sum(depths) / len(depths) if depths else None
-
-
-def prompt_token_loops_per_gap(run: Run, baseline: Run) -> float | None:
-    """Prompt token-loops of the launches between two tokens of a decoder, mean over the gaps in
-    windows."""
-    loops = [run.timeline.prompt_loops_in(gap) for gap in run.window_gaps]
-    return sum(loops) / len(loops) if loops else None
-
-
-def prompt_token_loops_per_gap_max(run: Run, baseline: Run) -> float | None:
-    """The most prompt token-loops between two tokens of a decoder, over the gaps in windows."""
-    loops = [run.timeline.prompt_loops_in(gap) for gap in run.window_gaps]
-    return float(max(loops)) if loops else None
 
 
 def host_wait_per_readback(run: EngineRun, baseline: EngineRun) -> float | None:
     """Seconds that the host waits in a readback, mean over those in the period. Where launches are
     not read, the device's work on them shows in the next readback."""
-    waits = [launch.host_wait for launch in _launches(run) if launch.record.num_readbacks]
+    waits = [launch.host_wait for launch in launches_of(run) if launch.record.num_readbacks]
     return sum(waits) / len(waits) if waits else None
-
-
-def host_wait_per_coda(run: EngineRun, baseline: EngineRun) -> float | None:
-    """The same for LM-head launches, whose readback brings tokens: host wait / coda launch."""
-    return _wait_of(run, is_coda=True)
-
-
-def host_wait_per_pass(run: EngineRun, baseline: EngineRun) -> float | None:
-    """The same for passes over the layers that are read, because an exit hangs on them; none where
-    exits are replayed."""
-    return _wait_of(run, is_coda=False)
 
 
 def host_wait_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     """Host wait in all readbacks of the period / tokens that became visible in it."""
-    launches = _launches(run)
+    launches = launches_of(run)
     waits = sum(launch.host_wait for launch in launches)
     return waits / sum(len(launch.tokens) for launch in launches)
 
@@ -221,96 +108,20 @@ def host_wait_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
 def host_gap(run: EngineRun, baseline: EngineRun) -> float | None:
     """Host time between launches: median of (next launch's call - result of this one on the
     host), i.e. apply, the driver's own work, schedule, pack and upload."""
-    gaps = [after.started - before.ended for before, after in pairwise(_launches(run))]
-    return _percentile(gaps, 50)
+    gaps = [after.started - before.ended for before, after in pairwise(launches_of(run))]
+    return percentile_of(gaps, 50)
 
 
-def _percentile(values: list[float], percent: float) -> float | None:
+def percentile_of(values: list[float], percent: float) -> float | None:
+    """A percentile, or None of no values."""
     return percentile(values, percent) if values else None
 
 
-def _median_gap(baseline: Run) -> float:
-    return percentile([gap.seconds for gap in baseline.gaps], 50)
-
-
-def _launches(run: EngineRun) -> list[LaunchEvent]:
+def launches_of(run: EngineRun) -> list[LaunchEvent]:
     """Launches that were started in the period."""
     return run.timeline.launches_in(run.period)
 
 
-def _token_loops(run: EngineRun, kind: ItemKind) -> int:
-    return sum(token_loops(launch.record, kind) for launch in _launches(run))
-
-
-def _seconds_in_windows(run: Run) -> float:
-    """Length of the union of the windows."""
-    seconds, reached = 0.0, float("-inf")
-    for window in sorted(run.windows, key=lambda window: window.start):
-        seconds += max(0.0, window.end - max(window.start, reached))
-        reached = max(reached, window.end)
-    return seconds
-
-
-def _in_windows(run: Run) -> list[LaunchEvent]:
-    """Launches that were started while a window was open, each once."""
-    return [
-        launch
-        for launch in _launches(run)
-        if any(window.start <= launch.started < window.end for window in run.windows)
-    ]
-
-
-def _wait_of(run: EngineRun, *, is_coda: bool) -> float | None:
-    waits = [
-        launch.host_wait
-        for launch in _launches(run)
-        if launch.record.num_readbacks and (launch.record.kind is LaunchKind.CODA) is is_coda
-    ]
-    return sum(waits) / len(waits) if waits else None
-
-
-METRICS: dict[str, Metric[Run]] = {
-    measure.__name__: Metric(measure.__name__, unit, measure)
-    for measure, unit in (
-        (window_itl_p50, "s"),
-        (window_itl_p95, "s"),
-        (window_itl_max, "s"),
-        (itl_p50, "s"),
-        (itl_p95, "s"),
-        (itl_max, "s"),
-        (stall_factor, "x"),
-        (interference_per_prompt, "s"),
-        (seconds_per_prompt, "s"),
-        (tpot, "s"),
-        (ttft_prompt, "s"),
-        (ttft_bystander, "s"),
-        (output_tokens_per_second, "tokens/s"),
-        (prompt_token_loops_per_second, "token-loops/s"),
-        (window_prompt_token_loops_per_second, "token-loops/s"),
-        (decode_token_loops_per_second, "token-loops/s"),
-        (real_rows, "%"),
-        (window_budget_fill, "%"),
-        (launches_per_token, "launches/token"),
-        (readbacks_per_token, "readbacks/token"),
-        (mixed_launches, "launches"),
-        (prompt_depths_per_launch, "depths"),
-        (prompt_token_loops_per_gap, "token-loops"),
-        (prompt_token_loops_per_gap_max, "token-loops"),
-        (host_wait_per_readback, "s"),
-        (host_wait_per_coda, "s"),
-        (host_wait_per_pass, "s"),
-        (host_wait_per_token, "s"),
-        (host_gap, "s"),
-    )
-}
-"""All of them, by name. Not to be written to."""
-
-
-def measure(run: Run, baseline: Run) -> dict[str, float | None]:
-    """Every metric of a run.
-
-    Args:
-        run: a valid one.
-        baseline: the D0 run of its round.
-    """
-    return {name: metric.measure(run, baseline) for name, metric in METRICS.items()}
+def token_loops_of(run: EngineRun, kind: ItemKind) -> int:
+    """Rows times passes of a kind, of launches in the period."""
+    return sum(token_loops(launch.record, kind) for launch in launches_of(run))

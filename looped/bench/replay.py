@@ -6,7 +6,7 @@ Each arm has a server process of its own, which is stopped before the next one s
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,23 @@ from looped.sched import ConfigError, SchedulerConfig, policy_named
 
 from .arms import ARMS
 from .arrivals import Arrival
+from .endpoint import Endpoint, measure_load
 from .load_run import LoadRun
-from .load_summary import Judgement, LoadSummary, summarise
-from .serve_benchmark import Target, measure_load
+from .load_summary import Judgement, LoadSummary, summarise_run
 from .served_request import ServedRequest
 from .serving_process import engine_options, serving
-from .validity import Violation
+from .violation import Violation
 
 logger = logging.getLogger(__name__)
 
+HEAD = {"benchmark": "replay", "schema": 1}
+"""What its files are."""
 REPLAYED = ("A0", "A1", "A2")
 """Arms, in the order in which they are played."""
 COMPARED = (("A2", "A0"), ("A2", "A1"), ("A1", "A0"))
 """Pairs of which ratios are shown: the first over the second."""
+NUM_PROFILED = 16
+"""Requests of the list that are played for a trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,25 +114,34 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """All arms, judged."""
+    """All arms, judged; or those that are over."""
 
     arms: dict[str, LoadSummary]
     violations: list[Violation]
+    judgement: Judgement
 
     @property
     def is_valid(self) -> bool:
         return not self.violations
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def is_complete(self) -> bool:
+        return len(self.arms) == len(REPLAYED)
+
+    def to_json(self, description: dict[str, Any]) -> dict[str, Any]:
+        """The whole replay, for machines."""
         return {
+            **description,
+            "is_complete": self.is_complete,
             "is_valid": self.is_valid,
             "violations": [str(violation) for violation in self.violations],
+            "judgement": asdict(self.judgement),
             "arms": {name: summary.to_json() for name, summary in self.arms.items()},
         }
 
 
-def play_arms(plan: Replay, folder: Path) -> dict[str, tuple[LoadRun, int]]:
-    """Every arm's run, and what its server exited with.
+def play_arms(plan: Replay, folder: Path) -> Iterator[tuple[str, LoadRun, int]]:
+    """Every arm, its run and what its server exited with, when that is over.
 
     Args:
         plan: what is played.
@@ -137,33 +150,58 @@ def play_arms(plan: Replay, folder: Path) -> dict[str, tuple[LoadRun, int]]:
     Raises:
         LoopedError: a server does not start, does not answer, or does not stop.
     """
-    played = {}
     for arm in REPLAYED:
         log = folder / f"{arm}-server.log"
         logger.info("%s: starting a server, policy %s", arm, ARMS[arm].policy)
         options = plan.options_of(arm)
         with serving(plan.model, options, log=log, start_timeout=plan.start_timeout) as server:
             run = measure_load(
-                Target(url=server.url, timeout=plan.timeout),
+                Endpoint(url=server.url, timeout=plan.timeout),
                 list(plan.arrivals),
                 name=arm,
                 rate=plan.rate,
                 log=folder / f"{arm}.jsonl",
             )
-            played[arm] = run, server.stop()
-    return played
+            exit_code = server.stop()
+        yield arm, run, exit_code
+
+
+def profile_arms(plan: Replay, folder: Path, profile_folder: Path) -> None:
+    """A trace of a server of every arm, under the first requests of the list; measures nothing.
+
+    Args:
+        plan: what is played.
+        folder: for what the servers say.
+        profile_folder: for a folder of each arm.
+
+    Raises:
+        LoopedError: a server does not start, does not answer, or does not stop.
+    """
+    profile_folder.mkdir(parents=True, exist_ok=True)
+    for arm in REPLAYED:
+        log = folder / f"{arm}-profile-server.log"
+        options = [*plan.options_of(arm), "--profile", str(profile_folder / arm)]
+        with serving(plan.model, options, log=log, start_timeout=plan.start_timeout) as server:
+            measure_load(
+                Endpoint(url=server.url, timeout=plan.timeout),
+                list(plan.arrivals[:NUM_PROFILED]),
+                name=f"{arm}, profile",
+                rate=plan.rate,
+                log=None,
+            )
+            server.stop()
 
 
 def judge_arms(played: dict[str, tuple[LoadRun, int]], judgement: Judgement) -> ReplayResult:
-    """Measures the arms and finds every broken rule."""
+    """Measures arms that were played, and finds every broken rule."""
     runs = {arm: run for arm, (run, _) in played.items()}
-    summaries = {arm: summarise(run, judgement) for arm, run in runs.items()}
+    summaries = {arm: summarise_run(run, judgement) for arm, run in runs.items()}
     violations = [broken for summary in summaries.values() for broken in summary.violations]
     for arm, (run, exit_code) in played.items():
         for rule, message in _broken(arm, run, exit_code):
             violations.append(Violation(rule, arm, message))
     violations += [Violation("same_tokens", "all", message) for message in _parted(runs)]
-    return ReplayResult(arms=summaries, violations=violations)
+    return ReplayResult(arms=summaries, violations=violations, judgement=judgement)
 
 
 def _broken(arm: str, run: LoadRun, exit_code: int) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,15 @@
 """The arms of a replay as Markdown: side by side, and as ratios."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .arms import ARMS
-from .cells import number
-from .load_summary import Judgement, LoadSummary
+from .cells import number_cell
+from .load_summary import LoadSummary
+from .page import description_lines, table_head, table_row
 from .replay import COMPARED, ReplayResult
-from .serve_report import description_lines, failure_lines, runs_table, violation_lines
+from .serve_report import failure_lines, runs_table
+from .violation import violation_lines
 
 LATENCY_RATIOS = (
     ("ITL", "itl", ("p50", "p95", "p99", "largest")),
@@ -21,9 +23,7 @@ RATIOS = (
 )
 
 
-def replay_page(
-    description: Mapping[str, Any], result: ReplayResult, judgement: Judgement
-) -> Iterator[str]:
+def replay_page(description: Mapping[str, Any], result: ReplayResult) -> Iterator[str]:
     """The page of `looped bench replay`."""
     yield "# One list of arrivals under each policy"
     yield ""
@@ -34,13 +34,18 @@ def replay_page(
     failures = list(failure_lines(columns))
     if failures:
         yield from [*failures, ""]
-    yield from runs_table(columns, judgement)
+    yield from runs_table(columns, result.judgement)
     yield ""
-    yield "Ratios, of one run each:"
-    yield ""
-    yield f"| | {' | '.join(f'{first}/{second}' for first, second in COMPARED)} |"
-    yield f"|---|{'---|' * len(COMPARED)}"
-    pairs = [(result.arms[first], result.arms[second]) for first, second in COMPARED]
+    compared = [pair for pair in COMPARED if result.arms.keys() >= set(pair)]
+    if compared:
+        yield "Ratios, of one run each:"
+        yield ""
+        yield from table_head("", [f"{first}/{second}" for first, second in compared])
+        pairs = [(result.arms[first], result.arms[second]) for first, second in compared]
+        yield from _ratio_rows(pairs)
+
+
+def _ratio_rows(pairs: Sequence[tuple[LoadSummary, LoadSummary]]) -> Iterator[str]:
     for title, attribute, percentiles in LATENCY_RATIOS:
         for percentile in percentiles:
             values = [
@@ -48,10 +53,11 @@ def replay_page(
                 for a, b in pairs
             ]
             label = "max" if percentile == "largest" else percentile
-            yield f"| {title} {label} | {' | '.join(_ratio(a, b) for a, b in values)} |"
+            yield table_row(f"{title} {label}", [_ratio(a, b) for a, b in values])
     for title, attribute in RATIOS:
-        cells = (_ratio(getattr(a, attribute), getattr(b, attribute)) for a, b in pairs)
-        yield f"| {title} | {' | '.join(cells)} |"
+        yield table_row(
+            title, [_ratio(getattr(a, attribute), getattr(b, attribute)) for a, b in pairs]
+        )
 
 
 def _latency(run: LoadSummary, attribute: str, percentile: str) -> float | None:
@@ -60,4 +66,4 @@ def _latency(run: LoadSummary, attribute: str, percentile: str) -> float | None:
 
 
 def _ratio(first: float | None, second: float | None) -> str:
-    return "-" if first is None or not second else number(first / second)
+    return number_cell(None if first is None or not second else first / second)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from .arms import ARMS, COMPARISONS
-from .cells import NOTHING, description_lines, latency_rows, metric_cell, number, shown_unit
+from .cells import NOTHING, latency_rows, metric_cell, number_cell, shown_unit
 from .comparison import Comparison
 from .interference import Benchmark, Result
-from .metrics import METRICS
+from .interference_metrics import METRICS
+from .page import description_lines, table_head, table_row
+from .violation import violation_lines
 
 RATIOS = (
     "window_itl_p50",
@@ -59,18 +61,17 @@ def _section(result: Result) -> Iterator[str]:
     )
     yield ""
     comparison = result.comparison
-    if comparison.violations:
-        yield f"**INVALID**: {len(comparison.violations)} broken rules."
-        yield ""
-        for violation in comparison.violations:
-            yield f"* {violation}"
-        yield ""
-    if comparison.num_parted_requests:
-        yield (
-            f"{comparison.num_parted_requests} requests have other token ids in some run than in "
-            "the first, as near ties part in bfloat16; lengths and exit depths are equal."
-        )
-        yield ""
+    yield from violation_lines(comparison.violations)
+    for count, what in (
+        (comparison.num_parted_requests, "token ids"),
+        (comparison.num_parted_exits, "exit depths"),
+    ):
+        if count:
+            yield (
+                f"{count} requests have other {what} in some run than in the first, as near ties "
+                "part in bfloat16."
+            )
+            yield ""
     yield from _arms_table(comparison)
     yield ""
     yield from _ratio_table(comparison)
@@ -82,8 +83,7 @@ def _arms_table(comparison: Comparison) -> Iterator[str]:
     arms = [comparison.arms[name] for name in names]
     yield "Latencies pooled over all runs of an arm; the others: median over runs [quartiles]."
     yield ""
-    yield f"| | {' | '.join(f'{name} {ARMS[name].title}' for name in names)} |"
-    yield f"|---|{'---|' * len(names)}"
+    yield from table_head("", [f"{name} {ARMS[name].title}" for name in names])
     for title, attribute in (
         ("ITL in windows", "window_itl"),
         ("ITL overall", "itl"),
@@ -95,7 +95,7 @@ def _arms_table(comparison: Comparison) -> Iterator[str]:
     for metric in METRICS.values():
         cells = [metric_cell(arm.metrics.get(metric.name), metric.unit) for arm in arms]
         if any(cell != NOTHING for cell in cells):
-            yield f"| `{metric.name}`, {shown_unit(metric.unit)} | {' | '.join(cells)} |"
+            yield table_row(f"`{metric.name}`, {shown_unit(metric.unit)}", cells)
 
 
 def _ratio_table(comparison: Comparison) -> Iterator[str]:
@@ -106,13 +106,10 @@ def _ratio_table(comparison: Comparison) -> Iterator[str]:
         "of the pooled ones."
     )
     yield ""
-    yield f"| | {' | '.join(names)} |"
-    yield f"|---|{'---|' * len(names)}"
+    yield from table_head("", names)
     tails = [comparison.pooled_p99_ratios.get(name) for name in names]
-    cells = [NOTHING if tail is None else number(tail) for tail in tails]
-    yield f"| p99 of ITL in windows | {' | '.join(cells)} |"
+    yield table_row("p99 of ITL in windows", list(map(number_cell, tails)))
     for metric in RATIOS:
         spreads = [comparison.ratios[name].get(metric) for name in names]
         if any(spreads):
-            cells = [metric_cell(spread, "x") for spread in spreads]
-            yield f"| `{metric}` | {' | '.join(cells)} |"
+            yield table_row(f"`{metric}`", [metric_cell(spread, "x") for spread in spreads])

@@ -12,6 +12,8 @@ class Failure(StrEnum):
     """What a request may end with instead of all its tokens."""
 
     NO_CONNECTION = "no connection"
+    NO_SOCKET = "client out of sockets"
+    """The client's own failure: the server was not asked."""
     REFUSED = "refused"
     """An answer with another status than 200."""
     BROKEN = "connection broken"

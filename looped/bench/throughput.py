@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from looped.convert.staging import staged_folder
 from looped.errors import UsageError
 from looped.launch_events import LogEvent
 from looped.launch_log import write_launch_log
@@ -27,11 +26,12 @@ from .targets import EngineTarget
 from .throughput_point import ThroughputPoint
 from .throughput_rules import MIN_ROUNDS
 from .throughput_runs import BASE_THRESHOLD, ThroughputRun
-from .throughput_summary import ThroughputResult, summarise
+from .throughput_summary import ThroughputResult, summarise_point
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+HEAD = {"benchmark": "throughput", "schema": 1}
+"""What its files are."""
 
 
 def round_of(thresholds: Sequence[float], round_index: int) -> Sequence[float]:
@@ -50,52 +50,62 @@ def check_plan(points: Sequence[ThroughputPoint], num_rounds: int) -> None:
         raise UsageError(f"points of a sweep must differ, got {', '.join(names)}")
 
 
-@contextmanager
-def results_folder(destination: Path | None) -> Iterator[Path | None]:
-    """A folder to write results in, which gets its name when the block ends without error."""
-    if destination is None:
-        yield None
-        return
-    with staged_folder(destination, source=None, overwrite=False) as folder:
-        yield folder
-
-
-def run_throughput(
-    points: Sequence[ThroughputPoint],
-    num_rounds: int,
-    *,
-    log_folder: Path | None = None,
-    profile_folder: Path | None = None,
-) -> list[ThroughputResult]:
-    """Plays all rounds of all points, in this process, and then profiles them.
+class ThroughputBenchmark:
+    """All points of a sweep, of one model, type and form of layers, in this process.
 
     Args:
-        points: of the sweep, of one model, type and form of layers.
+        points: what is measured.
         num_rounds: each plays every threshold once.
-        log_folder: a folder, for the launch log of every run; None keeps none.
-        profile_folder: for a trace of every threshold at every point, made in short runs after all
-            others; None makes none.
+        folder: that exists, for the launch log of every run; None keeps none.
 
     Raises:
         UsageError: see `check_plan`.
-        LoopedError: the model is not sound.
     """
-    check_plan(points, num_rounds)
-    first = points[0]
-    loaded = load_folder(first.model, dtype=first.dtype, layers=first.layers)
-    results, benches = [], []
-    with counting_compilations() as compilations, _progress(points, num_rounds) as advance:
-        for point in points:
-            bench = ThroughputBench(point, loaded, compilations)
-            benches.append(bench)
-            runs = bench.play_rounds(num_rounds, advance)
-            if log_folder is not None:
-                write_logs(log_folder / point.name, runs)
-            results.append(summarise(point, runs))
-        if profile_folder is not None:
-            for bench in benches:
-                bench.profile(profile_folder / bench.point.name)
-    return results
+
+    def __init__(
+        self, points: Sequence[ThroughputPoint], num_rounds: int, *, folder: Path | None
+    ) -> None:
+        check_plan(points, num_rounds)
+        self.results: list[ThroughputResult] = []
+        self._points = points
+        self._num_rounds = num_rounds
+        self._folder = folder
+        self._benches: list[ThroughputBench] = []
+
+    def measure(self) -> Iterator[ThroughputResult]:
+        """Plays all rounds of one point after the other; a result when its logs are written.
+
+        Raises:
+            LoopedError: the model is not sound.
+        """
+        first = self._points[0]
+        loaded = load_folder(first.model, dtype=first.dtype, layers=first.layers)
+        with (
+            counting_compilations() as compilations,
+            _progress(self._points, self._num_rounds) as advance,
+        ):
+            for point in self._points:
+                bench = ThroughputBench(point, loaded, compilations)
+                self._benches.append(bench)
+                runs = bench.play_rounds(self._num_rounds, advance)
+                if self._folder is not None:
+                    write_logs(self._folder / point.name, runs)
+                self.results.append(summarise_point(point, runs))
+                yield self.results[-1]
+
+    def profile(self, folder: Path) -> None:
+        """A trace of every threshold at every point, of short runs that are not measured."""
+        for bench in self._benches:
+            bench.profile(folder / bench.point.name)
+
+    def to_json(self, description: dict[str, Any]) -> dict[str, Any]:
+        """What is measured so far, as one object."""
+        return {
+            **description,
+            "is_complete": len(self.results) == len(self._points),
+            "is_valid": all(result.is_valid for result in self.results),
+            "points": [result.to_json() for result in self.results],
+        }
 
 
 class ThroughputBench:
@@ -168,16 +178,6 @@ def write_logs(folder: Path, runs: Sequence[ThroughputRun]) -> None:
     for run in runs:
         name = f"round{run.place.round}-threshold{run.threshold:g}.jsonl.gz"
         write_launch_log(folder / name, run.events, run.meta())
-
-
-def to_json(results: Sequence[ThroughputResult], description: dict[str, Any]) -> dict[str, Any]:
-    """The whole benchmark as one object."""
-    return {
-        "schema": SCHEMA_VERSION,
-        **description,
-        "is_valid": all(result.is_valid for result in results),
-        "points": [result.to_json() for result in results],
-    }
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .cells import NOTHING, description_lines, latency_rows, metric_cell, shown_unit
+from .cells import NOTHING, latency_rows, metric_cell, shown_unit
+from .page import description_lines, table_head, table_row
 from .statistics import Spread
 from .throughput_runs import BASE_THRESHOLD, THROUGHPUT_METRICS
 from .throughput_summary import ThresholdSummary, ThroughputResult
+from .violation import violation_lines
 
 RATIOS = ("output_tokens_per_second", "tpot_p50", "itl_p50", "ttft_p50", "launches_per_token")
 """Metrics of which paired ratios are shown; result.json has all of them."""
@@ -39,12 +41,7 @@ def _section(result: ThroughputResult) -> Iterator[str]:
         f"P {point.num_planes}."
     )
     yield ""
-    if result.violations:
-        yield f"**INVALID**: {len(result.violations)} broken rules."
-        yield ""
-        for violation in result.violations:
-            yield f"* {violation}"
-        yield ""
+    yield from violation_lines(result.violations)
     yield from _table(result)
     for threshold, summary in result.thresholds.items():
         if threshold != BASE_THRESHOLD:
@@ -57,8 +54,7 @@ def _table(result: ThroughputResult) -> Iterator[str]:
     columns = list(result.thresholds.values())
     yield "Latencies pooled over all runs of a threshold; the others: median over runs [quartiles]."
     yield ""
-    yield f"| threshold | {' | '.join(f'{threshold:g}' for threshold in result.thresholds)} |"
-    yield f"|---|{'---|' * len(columns)}"
+    yield from table_head("threshold", [f"{threshold:g}" for threshold in result.thresholds])
     for metric in THROUGHPUT_METRICS.values():
         title = f"`{metric.name}`, {shown_unit(metric.unit)}"
         yield from _row(title, [one.metrics.get(metric.name) for one in columns], metric.unit)
@@ -72,7 +68,7 @@ def _table(result: ThroughputResult) -> Iterator[str]:
 def _row(title: str, spreads: Sequence[Spread | None], unit: str) -> Iterator[str]:
     cells = [metric_cell(spread, unit) for spread in spreads]
     if any(cell != NOTHING for cell in cells):
-        yield f"| {title} | {' | '.join(cells)} |"
+        yield table_row(title, cells)
 
 
 def _verdict(threshold: float, summary: ThresholdSummary) -> str:

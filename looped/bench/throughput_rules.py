@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from looped.launch_events import EndEvent, LaunchEvent, RequestEvent
 
-from .engine_rules import ENGINE_RULES, Violation, alternation, broken_rules, same_tokens
+from .engine_rules import ENGINE_RULES, alternation, broken_rules, same_tokens
 from .throughput_runs import BASE_THRESHOLD, ThroughputRun
+from .violation import Violation
 
 MIN_ROUNDS = 5
 

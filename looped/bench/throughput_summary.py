@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .engine_rules import Violation
 from .flop_bound import ParameterCounts
 from .statistics import Latencies, Spread, paired_ratios, spreads_of
 from .throughput_point import ThroughputPoint
 from .throughput_rules import check_throughput_run, check_throughput_runs
 from .throughput_runs import BASE_THRESHOLD, THROUGHPUT_METRICS, ThroughputRun
+from .violation import Violation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ThroughputResult:
         return values
 
 
-def summarise(point: ThroughputPoint, runs: Sequence[ThroughputRun]) -> ThroughputResult:
+def summarise_point(point: ThroughputPoint, runs: Sequence[ThroughputRun]) -> ThroughputResult:
     """Judges and measures the runs of one point.
 
     A run that breaks a rule is left out, and so is its round where it is the one at threshold 1.

@@ -1,9 +1,5 @@
 """`looped bench …`: measurements, and the models that they are made with."""
 
-import json
-import logging
-import shlex
-import sys
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
@@ -12,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from looped.engine_config import EngineConfig
-from looped.errors import LoopedError, UsageError
+from looped.errors import UsageError
 
 from .checkpoints import Dtype
+from .interrupts import ended_by_sigterm
 from .options import BenchProfileFolder
+from .results import AsJson, HasPlots, command_line, print_result, require_plots
 
 if TYPE_CHECKING:
     from looped.bench.interference import Benchmark
 
-logger = logging.getLogger(__name__)
 
 bench = typer.Typer(
-    help="Measure an engine: how prompts and decoding get in each other's way.",
+    help="Measure engines (interference, throughput) and servers (serve, replay), on any model.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -48,9 +45,6 @@ class Exits(StrEnum):
 
     replay = "replay"
     live = "live"
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")]
 
 
 @bench.command("make-model")
@@ -151,7 +145,7 @@ def interference(
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
-    has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")] = True,
+    has_plots: HasPlots = True,
     profile: BenchProfileFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -160,16 +154,17 @@ def interference(
     A run that breaks a rule of validity is left out, and the command exits with 1. Everything is
     worked out from the launch logs in DIR; `looped bench report DIR` does it again.
     """
-    from looped.bench.interference import rounds_of, run_benchmark
+    from looped.bench.interference import profile_point, rounds_of, run_benchmark
     from looped.bench.machine import describe_machine
     from looped.bench.plan import Point
+    from looped.bench.results_folder import check_folders
+    from looped.bench.violation import check_valid
     from looped.config import ModelConfig
     from looped.profiling import check_profile_folder
     from looped.request_file import read_exit_trace
 
     rounds = rounds_of(pairs, processes)
-    if out.exists():
-        raise UsageError(f"{out} exists; choose another name for the results")
+    check_folders(out, profile)
     if has_plots:
         require_plots()
     check_profile_folder(profile)
@@ -218,47 +213,46 @@ def interference(
             decoders or [8], prompt_tokens or [512], budget or [256], chunks, threshold or [1.0]
         )
     ]  # fmt: skip
-    command = shlex.join(["looped", *sys.argv[1:]])
-    description = describe_machine() | {"command": command}
-    run_benchmark(out, points, rounds, description, profile_folder=profile)
-    _report(out, has_plots=has_plots, as_json=as_json)
+    description = describe_machine() | {"command": command_line()}
+    with ended_by_sigterm():
+        measured = run_benchmark(out, points, rounds, description)
+        benchmark = _report(out, has_plots=has_plots, as_json=as_json)
+        if profile is not None:
+            for point in measured:
+                profile_point(out / point.name, point, profile / point.name)
+    check_valid(benchmark.violations)
 
 
 @bench.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `interference` has made.")],
-    has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")] = True,
+    has_plots: HasPlots = True,
     as_json: AsJson = False,
 ) -> None:
     """Judge and measure the launch logs of a benchmark once more."""
+    from looped.bench.violation import check_valid
+
     if has_plots:
         require_plots()
-    _report(folder, has_plots=has_plots, as_json=as_json)
+    check_valid(_report(folder, has_plots=has_plots, as_json=as_json).violations)
 
 
-def require_plots() -> None:
-    """UsageError before long work if the drawing library is not there."""
-    from looped.plots import require_matplotlib
-
-    require_matplotlib("--no-plots leaves the pictures out")
-
-
-def _report(folder: Path, *, has_plots: bool, as_json: bool) -> None:
-    from looped.bench.interference import read_benchmark, write_result
+def _report(folder: Path, *, has_plots: bool, as_json: bool) -> "Benchmark":
+    """Result files, pictures and the answer, from the logs; whether it is valid is not judged."""
+    from looped.bench.interference import read_benchmark
     from looped.bench.report import to_markdown
+    from looped.bench.results_folder import write_results
 
     benchmark = read_benchmark(folder)
-    table = to_markdown(benchmark)
-    write_result(folder, benchmark, table)
+    values, page = benchmark.to_json(), to_markdown(benchmark)
+    write_results(folder, values, page)
     if has_plots:
-        draw(folder, benchmark)
-    print(json.dumps(benchmark.to_json()) if as_json else table, end="\n" if as_json else "")
-    broken = [str(v) for result in benchmark.results for v in result.comparison.violations]
-    if broken:
-        raise LoopedError(f"the benchmark is invalid, {len(broken)} broken rules: {broken[0]}")
+        draw_points(folder, benchmark)
+    print_result(values, page, as_json=as_json)
+    return benchmark
 
 
-def draw(folder: Path, benchmark: "Benchmark") -> None:
+def draw_points(folder: Path, benchmark: "Benchmark") -> None:
     """Pictures of every point, in its folder: all arms' latencies, and one run of each arm."""
     from looped.plots import draw_distributions, draw_log
 

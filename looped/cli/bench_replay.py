@@ -1,40 +1,36 @@
 """`looped bench replay`: the same arrivals to a server of each policy."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from looped.engine_config import EngineConfig
-from looped.errors import UsageError
 
-from .bench import AsJson, require_plots
-from .bench_serve import (
+from .checkpoints import Dtype
+from .interrupts import ended_by_sigterm
+from .load_options import (
     DEFAULT_RATE,
     DatasetFile,
-    HasPlots,
     MaxLag,
     MaxPromptTokens,
+    MaxQueue,
     MaxTotalTokens,
     MinTokens,
     NumRequests,
     OutputTokens,
     PromptTokens,
-    Seed,
     SloItl,
     SloShare,
     SloTtft,
     Timeout,
     check_rates,
-    command_line,
     dataset_prompts,
-    draw,
+    draw_loads,
     made_up_prompts,
 )
-from .checkpoints import Dtype
-from .interrupts import ended_by_sigterm
-from .options import with_config_options
+from .options import BenchProfileFolder, with_config_options
+from .results import AsJson, HasPlots, command_line, print_result, require_plots
 
 
 @with_config_options(engine_config=EngineConfig)
@@ -56,13 +52,15 @@ def replay(
     slo_ttft: SloTtft = None,
     slo_itl: SloItl = None,
     slo_share: SloShare = 0.9,
+    max_queue: MaxQueue = 2.0,
     max_lag: MaxLag = 0.1,
     timeout: Timeout = 600.0,
     start_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds that a server may take until it is ready.")
     ] = 900.0,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals and prompts.")] = 0,
     has_plots: HasPlots = True,
+    profile: BenchProfileFolder = None,
     as_json: AsJson = False,
     engine_config: EngineConfig,
 ) -> None:
@@ -73,30 +71,38 @@ def replay(
     """
     from looped.bench.arrivals import poisson_arrivals
     from looped.bench.load_summary import Judgement
-    from looped.bench.machine import describe_host
-    from looped.bench.replay import Replay, judge_arms, play_arms
+    from looped.bench.machine import describe_host, devices_seen_apart
+    from looped.bench.replay import HEAD, Replay, judge_arms, play_arms, profile_arms
     from looped.bench.replay_report import replay_page
-    from looped.bench.serve_benchmark import SCHEMA_VERSION, check_valid, make_folder, write_results
+    from looped.bench.results_folder import check_folders, make_folder, write_results
     from looped.bench.served_request import Objective
+    from looped.bench.violation import check_valid
     from looped.config import ModelConfig
+    from looped.profiling import check_profile_folder
 
-    judgement = Judgement(objective=Objective(slo_ttft, slo_itl), share=slo_share, max_lag=max_lag)
+    judgement = Judgement(
+        objective=Objective(slo_ttft, slo_itl),
+        share=slo_share,
+        max_lag=max_lag,
+        max_queue=max_queue,
+    )
     check_rates([rate])
-    if out.exists():
-        raise UsageError(f"{out} exists; choose another name for the results")
+    check_folders(out, profile)
     if has_plots:
         require_plots()
+    check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
+    longest = engine_config.max_model_len or config.max_position_embeddings
     if dataset is None:
         sample = made_up_prompts(
             config.vocab_size,
             num_requests=num_requests,
+            max_model_len=longest,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             seed=seed,
         )("replay")
     else:
-        longest = engine_config.max_model_len or config.max_position_embeddings
         sample = dataset_prompts(
             dataset,
             model,
@@ -116,20 +122,28 @@ def replay(
         start_timeout=start_timeout,
     )
     plan.check(config)
-    description = describe_host() | {
+    description = {
+        **HEAD,
+        **describe_host(),
+        "devices": devices_seen_apart(),
         "command": command_line(),
         "model": str(model),
         "dataset": None if dataset is None else str(dataset),
         "dropped": {"replay": sample.dropped} if sample.dropped else None,
+        "rate": rate,
+        "seed": seed,
     }
-    make_folder(out)
+    make_folder(out, description)
+    played = {}
     with ended_by_sigterm():
-        played = play_arms(plan, out)
-    result = judge_arms(played, judgement)
-    values = {"schema": SCHEMA_VERSION, **description, **result.to_json()}
-    table = "\n".join(replay_page(description, result, judgement)) + "\n"
-    write_results(out, values, table)
-    if has_plots:
-        draw(out, result.arms, "arm")
-    print(json.dumps(values) if as_json else table, end="\n" if as_json else "")
-    check_valid([str(violation) for violation in result.violations])
+        for arm, run, exit_code in play_arms(plan, out):
+            played[arm] = run, exit_code
+            result = judge_arms(played, judgement)
+            page = "\n".join(replay_page(description, result)) + "\n"
+            write_results(out, result.to_json(description), page)
+        if has_plots:
+            draw_loads(out, result.arms, "arm")
+        print_result(result.to_json(description), page, as_json=as_json)
+        if profile is not None:
+            profile_arms(plan, out, profile)
+    check_valid(result.violations)

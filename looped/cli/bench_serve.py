@@ -1,60 +1,34 @@
 """`looped bench serve`: an open-loop load on a running server."""
 
-import json
-import shlex
-import sys
-from collections.abc import Callable, Iterable
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from looped.errors import UsageError
 
-from .bench import AsJson, require_plots
-
-if TYPE_CHECKING:
-    from looped.bench.arrivals import Sample
-
-DEFAULT_RATE = 1.0
-
-NumRequests = Annotated[int, typer.Option(min=1, help="Requests of a run.")]
-PromptTokens = Annotated[int, typer.Option(min=1, help="Length of a made-up prompt.")]
-OutputTokens = Annotated[
-    int, typer.Option(min=1, help="Tokens that a made-up prompt's answer has, to the token.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Of arrivals and prompts.")]
-DatasetFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--dataset",
-        metavar="FILE",
-        help="ShareGPT's JSON: first questions are the prompts, and the answers give the lengths.",
-    ),
-]
-MinTokens = Annotated[
-    int, typer.Option(min=1, help="Of a conversation's question and answer, each; else dropped.")
-]
-MaxPromptTokens = Annotated[int, typer.Option(min=1, help="Of a question; else dropped.")]
-MaxTotalTokens = Annotated[
-    int, typer.Option(min=2, help="Of question and answer together; else dropped.")
-]
-SloTtft = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Time to first token at most.")
-]
-SloItl = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="SECONDS", help="p99 of a request's gaps between chunks at most."),
-]
-SloShare = Annotated[
-    float, typer.Option(help="Share of requests that must meet both for a rate to be sustained.")
-]
-MaxLag = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="A run in which the client was later is invalid."),
-]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")]
-HasPlots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG files.")]
+from .load_options import (
+    DEFAULT_RATE,
+    DatasetFile,
+    MaxLag,
+    MaxPromptTokens,
+    MaxQueue,
+    MaxTotalTokens,
+    MinTokens,
+    NumRequests,
+    OutputTokens,
+    PromptTokens,
+    SloItl,
+    SloShare,
+    SloTtft,
+    Timeout,
+    check_rates,
+    dataset_prompts,
+    draw_loads,
+    made_up_prompts,
+)
+from .results import AsJson, HasPlots, command_line, print_result, require_plots
 
 
 def serve_load(
@@ -94,12 +68,26 @@ def serve_load(
     slo_ttft: SloTtft = None,
     slo_itl: SloItl = None,
     slo_share: SloShare = 0.9,
+    max_queue: MaxQueue = 2.0,
+    longest_run: Annotated[
+        float,
+        typer.Option(
+            min=1, metavar="SECONDS", help="A search tries no rate at which arrivals take longer."
+        ),
+    ] = 3600.0,
     max_lag: MaxLag = 0.1,
     timeout: Timeout = 600.0,
     api_key: Annotated[
         str | None, typer.Option(envvar="LOOPED_API_KEY", help="Sent as a bearer's token.")
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the arrivals.")] = 0,
+    prompt_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Of the prompts.  [another one every time, so that no prefix cache has them]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder to make, for results and every request's times."),
@@ -110,24 +98,26 @@ def serve_load(
     """Load a running server with requests that come when they come, however slow it is.
 
     Any server with OpenAI's streaming /v1/completions, token-id prompts and ignore_eos will do.
-    A run whose client was late is invalid, and the command exits with 1.
+    A run whose client was late, or of which no request ends well, is invalid, and the command exits
+    with 1; so is a search whose answer rests on one.
     """
     from looped.bench.capacity import check_search
     from looped.bench.capacity import find_capacity as search
-    from looped.bench.load_summary import Judgement
+    from looped.bench.endpoint import Endpoint
+    from looped.bench.load_summary import FEWEST_FOR_GROWTH, Judgement
     from looped.bench.machine import describe_host
-    from looped.bench.serve_benchmark import (
-        ServeBenchmark,
-        Target,
-        check_valid,
-        make_folder,
-        to_json,
-        write_results,
-    )
+    from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.bench.serve_benchmark import HEAD, ServeBenchmark, ServeResult
     from looped.bench.serve_report import serve_page
     from looped.bench.served_request import Objective
+    from looped.bench.violation import check_valid
 
-    judgement = Judgement(objective=Objective(slo_ttft, slo_itl), share=slo_share, max_lag=max_lag)
+    judgement = Judgement(
+        objective=Objective(slo_ttft, slo_itl),
+        share=slo_share,
+        max_lag=max_lag,
+        max_queue=max_queue,
+    )
     rates = rate or [DEFAULT_RATE]
     check_rates(rates)
     if find_capacity and (len(rates) > 1 or not judgement.has_objective):
@@ -136,19 +126,35 @@ def serve_load(
             f"SECONDS or both; got {len(rates)} rates, {'an' if judgement.has_objective else 'no'} "
             "SLO"
         )
+    lowest_rate = num_requests / longest_run
     if find_capacity:
-        check_search(rates[0], precision)
+        if rates[0] < lowest_rate:
+            raise UsageError(
+                f"{num_requests} requests take {num_requests / rates[0]:g} s to arrive at --rate "
+                f"{rates[0]:g}; raise the rate, or raise --longest-run {longest_run:g}"
+            )
+        check_search(rates[0], lowest_rate, precision)
+        if num_requests < FEWEST_FOR_GROWTH:
+            raise UsageError(
+                f"--find-capacity needs runs of at least {FEWEST_FOR_GROWTH} requests, to see "
+                f"whether a backlog grows; got --num-requests {num_requests}"
+            )
+    check_folders(out)
     if out is not None and has_plots:
         require_plots()
-    target = Target(url=url, model=model, api_key=api_key, timeout=timeout)
-    card = target.card()
+    host = describe_host()
+    endpoint = Endpoint(url=url, model=model, api_key=api_key, timeout=timeout)
+    card = endpoint.card()
+    prompt_seed = secrets.randbits(32) if prompt_seed is None else prompt_seed
+    max_model_len = card.get("max_model_len")
     if dataset is None:
         sample = made_up_prompts(
             vocab_size or card.get("vocab_size"),
             num_requests=num_requests,
+            max_model_len=max_model_len,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
-            seed=seed,
+            seed=prompt_seed,
         )
     else:
         sample = dataset_prompts(
@@ -157,98 +163,48 @@ def serve_load(
             num_requests=num_requests,
             min_tokens=min_tokens,
             max_prompt_tokens=max_prompt_tokens,
-            max_total_tokens=min(max_total_tokens, card.get("max_model_len") or max_total_tokens),
-            seed=seed,
+            max_total_tokens=min(max_total_tokens, max_model_len or max_total_tokens),
+            seed=prompt_seed,
         )
-    make_folder(out)
-    benchmark = ServeBenchmark(target, sample, seed=seed, judgement=judgement, folder=out)
-    capacity = None
-    if find_capacity:
-        capacity = search(benchmark.measure, start=rates[0], precision=precision)
-    else:
-        for one in rates:
-            benchmark.measure(one)
-    description = describe_host() | {
+    description = {
+        **HEAD,
+        **host,
         "command": command_line(hidden=api_key),
         "url": url,
         "model": card["id"],
         "dataset": None if dataset is None else str(dataset),
-        "dropped": benchmark.dropped or None,
+        "seed": seed,
+        "prompt_seed": prompt_seed,
     }
-    result = to_json(description, benchmark.runs, judgement, capacity)
-    table = "\n".join(serve_page(description, benchmark.runs, judgement, capacity)) + "\n"
+
+    def keep(result: ServeResult) -> None:
+        if out is not None:
+            page = "\n".join(serve_page(description, result)) + "\n"
+            write_results(out, result.to_json(description), page)
+
+    benchmark = ServeBenchmark(
+        endpoint,
+        sample,
+        seed=seed,
+        judgement=judgement,
+        fewest_requests=FEWEST_FOR_GROWTH if find_capacity else 1,
+        folder=out,
+        on_run=keep,
+    )
     if out is not None:
-        write_results(out, result, table)
-        if has_plots:
-            draw(out, [run.name for run in benchmark.runs], "run")
-    print(json.dumps(result) if as_json else table, end="\n" if as_json else "")
-    if capacity is None:
-        check_valid([str(broken) for run in benchmark.runs for broken in run.violations])
-
-
-def check_rates(rates: Iterable[float]) -> None:
-    """UsageError for a rate that is none."""
-    for rate in rates:
-        if not 0 < rate < float("inf"):
-            raise UsageError(f"--rate must be above 0 requests per second, and finite; got {rate}")
-
-
-def command_line(*, hidden: str | None = None) -> str:
-    """This command, for the record; without its secret."""
-    arguments = [
-        argument.replace(hidden, "***") if hidden else argument for argument in sys.argv[1:]
-    ]
-    return shlex.join(["looped", *arguments])
-
-
-def made_up_prompts(
-    vocab_size: int | None, *, num_requests: int, **sizes: int
-) -> Callable[[str], "Sample"]:
-    """Random prompts of a run, by its name."""
-    from looped.bench.arrivals import Sample, random_prompts
-
-    if vocab_size is None:
-        raise UsageError("the server does not say its vocabulary's size; give it: --vocab-size V")
-    return lambda name: Sample(
-        random_prompts(num_requests, vocab_size=vocab_size, name=name, **sizes)
-    )
-
-
-def dataset_prompts(
-    file: Path, tokenizer: Path, *, num_requests: int, seed: int, **limits: int
-) -> Callable[[str], "Sample"]:
-    """Prompts of a run out of a file, by the run's name."""
-    from looped.bench.sharegpt import Lengths, draw_prompts, read_exchanges
-    from looped.tokenizer import Tokenizer
-
-    lengths = Lengths(**limits)
-    if not tokenizer.is_dir():
-        raise UsageError(
-            f"--dataset needs the model's tokenizer, and {tokenizer} is no folder; give it: "
-            "--tokenizer DIR"
+        make_folder(out, description)
+    capacity = None
+    if find_capacity:
+        capacity = search(
+            benchmark.measure, start=rates[0], lowest=lowest_rate, precision=precision
         )
-    encode = Tokenizer.from_folder(tokenizer).encode
-    exchanges = read_exchanges(file)
-    return lambda name: draw_prompts(
-        exchanges, encode, num_requests, lengths=lengths, seed=seed, name=name
-    )
-
-
-def draw(folder: Path, names: Iterable[str], what: str) -> None:
-    """Pictures of the runs' latencies, from their logs."""
-    from looped.bench.serve_benchmark import read_requests
-    from looped.plots import draw_distributions
-
-    logs = {name: read_requests(folder / f"{name}.jsonl") for name in names}
-    well = {name: [one for one in log if one.failure is None] for name, log in logs.items()}
-    draw_distributions(
-        folder / "itl.png",
-        {name: [gap for one in log for gap in one.gaps] for name, log in well.items()},
-        title=f"inter-token latency by {what}",
-    )
-    draw_distributions(
-        folder / "ttft.png",
-        {name: [one.ttft for one in log if one.ttft is not None] for name, log in well.items()},
-        title=f"time to first token by {what}",
-        values_name="requests",
-    )
+    else:
+        for one in rates:
+            benchmark.measure(one)
+    result = benchmark.result(capacity)
+    keep(result)
+    if out is not None and has_plots:
+        draw_loads(out, [run.name for run in result.runs], "run")
+    page = "\n".join(serve_page(description, result)) + "\n"
+    print_result(result.to_json(description), page, as_json=as_json)
+    check_valid(result.violations)

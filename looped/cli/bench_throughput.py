@@ -1,8 +1,5 @@
 """`looped bench throughput`: offline, closed loop, with and without early exit."""
 
-import json
-import shlex
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +7,12 @@ from typing import Annotated
 import typer
 
 from looped.engine_config import EngineConfig
-from looped.errors import LoopedError, UsageError
 
-from .bench import AsJson, Layers
+from .bench import Layers
 from .checkpoints import Dtype
+from .interrupts import ended_by_sigterm
 from .options import BenchProfileFolder
+from .results import AsJson, command_line, print_result
 
 
 def throughput(
@@ -75,15 +73,16 @@ def throughput(
     A run that breaks a rule of validity is left out, and the command exits with 1.
     """
     from looped.bench.machine import describe_machine
-    from looped.bench.throughput import check_plan, results_folder, run_throughput, to_json
+    from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.bench.throughput import HEAD, ThroughputBenchmark
     from looped.bench.throughput_point import ThroughputPoint
     from looped.bench.throughput_report import to_markdown
+    from looped.bench.violation import check_valid
     from looped.compilation_cache import use_compilation_cache
     from looped.config import ModelConfig
     from looped.profiling import check_profile_folder
 
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists; choose another name for the results")
+    check_folders(out, profile)
     check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
     points = [
@@ -110,20 +109,26 @@ def throughput(
         )
         for length, num_at_once in product(prompt_tokens or [256], concurrency or [8])
     ]
-    check_plan(points, rounds)
+    benchmark = ThroughputBenchmark(points, rounds, folder=out)
     use_compilation_cache()
-    description = describe_machine() | {
-        "command": shlex.join(["looped", *sys.argv[1:]]),
+    description = {
+        **HEAD,
+        **describe_machine(),
+        "command": command_line(),
         "num_rounds": rounds,
     }
-    with results_folder(out) as folder:
-        results = run_throughput(points, rounds, log_folder=folder, profile_folder=profile)
-        page = to_markdown(results, description)
-        values = json.dumps(to_json(results, description))
-        if folder is not None:
-            (folder / "result.md").write_text(page, encoding="utf-8")
-            (folder / "result.json").write_text(values + "\n", encoding="utf-8")
-    print(values if as_json else page, end="\n" if as_json else "")
-    broken = [str(violation) for result in results for violation in result.violations]
-    if broken:
-        raise LoopedError(f"the benchmark is invalid, {len(broken)} broken rules: {broken[0]}")
+    if out is not None:
+        make_folder(out, description)
+    with ended_by_sigterm():
+        for _ in benchmark.measure():
+            if out is not None:
+                page = to_markdown(benchmark.results, description)
+                write_results(out, benchmark.to_json(description), page)
+        print_result(
+            benchmark.to_json(description),
+            to_markdown(benchmark.results, description),
+            as_json=as_json,
+        )
+        if profile is not None:
+            benchmark.profile(profile)
+    check_valid([violation for result in benchmark.results for violation in result.violations])

@@ -120,7 +120,7 @@ def generate(
     from looped.request_file import read_exit_trace, read_requests, with_trace
     from looped.sampling_params import SamplingParams
 
-    check_launch_log(launch_log, waits=launch_log_waits)
+    check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
@@ -185,11 +185,16 @@ def generate(
         if exit_trace is not None:
             traces = read_exit_trace(exit_trace, len(todo))
             todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
-        run(llm, todo, as_json=as_json)
+        run(llm, todo, as_json=as_json, is_timed=profile is None)
 
 
-def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> None:
-    """Serves the requests, prints them in order, and says at the end what it took."""
+def run(
+    llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool, is_timed: bool = True
+) -> None:
+    """Serves the requests, prints them in order, and says at the end what it took.
+
+    `is_timed` False leaves the rate out: that of a run that is profiled says nothing.
+    """
     from looped.completion_json import completion_to_json
 
     from .streaming import OrderedTextPrinter
@@ -220,24 +225,25 @@ def run(llm: "LLM", requests: "list[GenerationRequest]", *, as_json: bool) -> No
     for name in names:
         if name in completions and completions[name].error is not None:
             logger.error("prompt %s, sample %d: %s", *name, completions[name].error)
-    logger.info("%s", statistics(llm.engine.stats(), time.perf_counter() - (started or 0.0)))
+    seconds = time.perf_counter() - (started or 0.0) if is_timed else None
+    logger.info("%s", statistics(llm.engine.stats(), seconds))
     if any(completion.error is not None for completion in completions.values()):
         raise typer.Exit(1)
 
 
-def statistics(stats: "EngineStats", seconds: float) -> str:
-    """The line at the end of a run."""
+def statistics(stats: "EngineStats", seconds: float | None) -> str:
+    """The line at the end of a run; without seconds it has no rate."""
     launches = ", ".join(
         f"{count} {kind.name.lower()}" for kind, count in stats.num_launches.items() if count
     )
-    rate = f"{stats.num_output_tokens / seconds:.1f}" if seconds > 0 else "-"
+    rate = f", {stats.num_output_tokens / seconds:.1f} tokens/s" if seconds else ""
     return (
         f"launches: {launches}; {stats.num_mixed_launches} mixed; "
         f"rows: {stats.num_prompt_rows} prompt, {stats.num_decode_rows} decode, "
         f"{stats.num_coda_rows} coda, {stats.num_score_rows} score, all real, and "
         f"{stats.num_padded_rows} padded; "
         f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
-        f"{stats.num_output_tokens} tokens, {rate} tokens/s"
+        f"{stats.num_output_tokens} tokens{rate}"
     )
 
 

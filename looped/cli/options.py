@@ -129,10 +129,15 @@ def _options_of(config: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
-def check_launch_log(file: Path | None, *, waits: bool) -> None:
-    """UsageError for an option about a launch log without one."""
+def check_launch_log(file: Path | None, *, waits: bool, profile: Path | None) -> None:
+    """UsageError for options about a log that there is none of, and for a log beside a profile."""
     if waits and file is None:
         raise UsageError("--launch-log-waits is about a launch log; add --launch-log FILE")
+    if file is not None and profile is not None:
+        raise UsageError(
+            "--launch-log has times that --profile makes longer; leave one of the two for another "
+            "run"
+        )
 
 
 def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:

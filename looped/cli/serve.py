@@ -58,7 +58,7 @@ def serve(
     from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
-    check_launch_log(launch_log, waits=launch_log_waits)
+    check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
     if model is None and server_config.served_model_name is None:
         server_config = replace(server_config, served_model_name=shipped.NAME)

@@ -8,6 +8,7 @@ callable, in the order in which things happened. The loop below is all there is:
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class StepReport:
     record: LaunchRecord | None
     """The round's launch; None if there was none."""
     stats: EngineStats
+    scheduled: float = 0.0
+    """When the round began, in seconds of `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ class EngineThread:
 
     def _step(self, engine: LLMEngine, aborts: list[AbortRequest]) -> None:
         ended: list[Completion] = []
+        scheduled = time.monotonic()
         try:
             for abort in aborts:
                 ended += engine.abort(abort.request_id, abort.sample_index)
@@ -186,7 +190,7 @@ class EngineThread:
             return self._die("the engine failed", error)
         if ended:
             output = StepOutput(tokens=output.tokens, completions=ended + output.completions)
-        self._post(StepReport(output, self._new_record(engine), engine.stats()))
+        self._post(StepReport(output, self._new_record(engine), engine.stats(), scheduled))
         if engine.is_broken:
             self._die("the engine lost its device state", None)
         return None

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 
 from looped.outputs import Completion, TokenEvent
+from looped.records import ItemRecord
 from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason
 
@@ -46,6 +47,8 @@ class Generation:
         self.deadline = deadline
         self.last_token: dict[int, float] = {}
         """When the newest token of each choice was seen, on the event loop's clock."""
+        self.launched: set[int] = set()
+        """Choices that have been in a launch."""
         self._send = send
         self._on_close = on_close
         self._prompt_index = {name: index for index, name in enumerate(self.engine_ids)}
@@ -106,8 +109,8 @@ class Generation:
                 num_left -= 1
             yield self.choice_index(output), output
 
-    def choice_index(self, output: Output) -> int:
-        """Which choice an output belongs to."""
+    def choice_index(self, output: Output | ItemRecord) -> int:
+        """Which choice an output, or an item of a launch, belongs to."""
         return self._prompt_index[output.request_id] * self.num_samples + output.sample_index
 
     def put(self, output: Output) -> None:

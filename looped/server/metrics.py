@@ -10,6 +10,7 @@ from .engine_thread import StepReport
 
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+QUEUE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 MIXED_DEPTHS = "mixed"
 """Depth label of padding rows where the real rows stand at several depths."""
 
@@ -49,6 +50,11 @@ class Metrics:
         )
         self._output_tokens = self._counter("output_tokens", "Tokens emitted.")
         self._finished = self._counter("samples_finished", "Samples that have ended.", "reason")
+        self._queue = self._histogram(
+            "queue_seconds",
+            "From a request's arrival to the first launch of a sample of it.",
+            QUEUE_BUCKETS,
+        )
         self._first_token = self._histogram(
             "time_to_first_token_seconds",
             "From a request's arrival to a token of it.",
@@ -86,6 +92,10 @@ class Metrics:
         self._running.set(stats.num_active)
         self._used_blocks.set(stats.num_used_blocks)
         self._blocks.set(stats.num_blocks)
+
+    def count_first_launch(self, seconds: float) -> None:
+        """One sample that came into a launch, so long after its request came."""
+        self._queue.observe(seconds)
 
     def count_token(
         self, event: TokenEvent, *, seen: float, previous: float | None, opened: float

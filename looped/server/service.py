@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import time
 from enum import StrEnum
 
 from looped.llm import LLM
 from looped.outputs import Completion, StepOutput
-from looped.records import EngineStats
+from looped.records import EngineStats, LaunchRecord
 from looped.sampling_params import SamplingParams
 from looped.text_outputs import TextOutputs
 
@@ -199,6 +200,8 @@ class Service:
         self._metrics.count_step(report, self.stats)
         self.stats = report.stats
         self.launches.add(report.record, num_tokens=len(report.output.tokens), now=now)
+        if report.record is not None:
+            self._count_first_launches(report.record, now - (time.monotonic() - report.scheduled))
         output = self._texts.add(self._of_open_requests(report.output))
         for event in output.tokens:
             owner = self._owners[event.request_id]
@@ -213,6 +216,17 @@ class Service:
             self._metrics.count_completion(completion, seconds=now - owner.opened)
             owner.put(completion)
         return None
+
+    def _count_first_launches(self, record: LaunchRecord, scheduled: float) -> None:
+        """Who has come out of the queue, at a moment on the event loop's clock."""
+        for item in record.items:
+            owner = self._owners.get(item.request_id)
+            if owner is None:
+                continue
+            choice = owner.choice_index(item)
+            if choice not in owner.launched:
+                owner.launched.add(choice)
+                self._metrics.count_first_launch(max(0.0, scheduled - owner.opened))
 
     def _change_state(self, report: StateReport) -> None:
         self._engine_state = report.state

@@ -165,3 +165,17 @@ def test_the_destination_is_checked_before_the_source_is_read(tmp_path: Path) ->
     make_model(tmp_path / "made")
     with pytest.raises(LoopedError, match="made exists"):
         convert_checkpoint(tmp_path / "nowhere", tmp_path / "made")
+
+
+def test_what_has_appeared_in_the_meantime_is_not_replaced(tmp_path: Path, source: Path) -> None:
+    destination = tmp_path / "made"
+
+    def stage_beside_another() -> None:
+        with staged_folder(destination, source=source, overwrite=False) as staged:
+            (staged / "config.json").write_text("new")
+            make_model(destination)
+
+    with pytest.raises(LoopedError, match="exists; choose another name"):
+        stage_beside_another()
+    assert (destination / "old.bin").read_text() == "old"
+    assert names(tmp_path) == ["made", "models"]

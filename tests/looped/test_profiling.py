@@ -39,7 +39,8 @@ def serve(engine, observer, num_tokens=2):
 def test_a_profile_of_a_run_names_what_the_host_does(tiny_folder, tmp_path):
     folder = tmp_path / "profile"
     options = ("--model", tiny_folder, "--max-tokens", 2, "--ignore-eos", "--profile", folder)
-    looped("generate", "hello", *options)
+    done = looped("generate", "hello", *options)
+    assert "2 tokens\n" in done.stderr, "a profiled run has no rate"
     (trace,) = folder.rglob("*.trace.json.gz")
     assert list(folder.rglob("*.xplane.pb"))
     with gzip.open(trace) as file:
@@ -55,16 +56,28 @@ def test_a_profile_of_a_run_names_what_the_host_does(tiny_folder, tmp_path):
 
 
 def test_a_taken_folder_is_refused_before_a_model_is_looked_for(tmp_path):
-    (tmp_path / "file").touch()
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "file").touch()
     for command in (
         ("serve", "--model", "none"),
         ("bench", "throughput", "--model", "none"),
         ("bench", "interference", "--model", "none", "--out", tmp_path / "new", "--no-plots"),
     ):
-        done = looped(*command, "--profile", tmp_path, check=False)
+        done = looped(*command, "--profile", profile, check=False)
         assert (done.returncode, "is not an empty folder" in done.stderr) == (2, True)
     check_profile_folder(tmp_path / "new")
     check_profile_folder(None)
+
+
+def test_what_is_profiled_is_not_logged(tmp_path):
+    for command in (("generate", "hello"), ("serve",)):
+        done = looped(
+            *command, "--model", "none", "--profile", tmp_path / "profile",
+            "--launch-log", tmp_path / "log.jsonl", check=False,
+        )  # fmt: skip
+        assert (done.returncode, "leave one of the two" in done.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_profile_begins_with_a_request_and_ends_after_its_launches(

@@ -4,7 +4,9 @@ What a row's bits depend on is promised for the backend "xla" alone.
 """
 
 import functools
+import re
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import Decode, Prompt, bits, build_case
-from attention_suite import SHAPES, Target, compiled
+from attention_suite import SHAPES, SHIPPED_ON_CPU, Target, compiled
 
 from looped.pallas_kernels import (
     DEFAULT_ARCHITECTURE,
@@ -23,6 +25,7 @@ from looped.pallas_kernels import (
 )
 
 attend = Target("xla").attend
+XLA_SHAPES = SHAPES | {"shipped on a CPU": SHIPPED_ON_CPU}
 
 
 def test_prompts_of_5_and_7_in_blocks_of_16_are_the_same_together_and_alone():
@@ -36,10 +39,17 @@ def test_prompts_of_5_and_7_in_blocks_of_16_are_the_same_together_and_alone():
     assert_same_bits(out[5:12], seven[:7])
 
 
-@pytest.mark.parametrize("name", SHAPES)
+def test_the_shape_that_ships_on_a_cpu_is_right():
+    """Prompt rows behind a prefix, two query tiles by five key tiles, and beside decode rows."""
+    rng = np.random.default_rng(2)
+    for decodes, prompt in (([], Prompt(320, 256)), ([Decode(500), Decode(3)], Prompt(200, 254))):
+        Target("xla").check(build_case(rng, SHIPPED_ON_CPU, decodes, [prompt]))
+
+
+@pytest.mark.parametrize("name", XLA_SHAPES)
 def test_a_row_keeps_its_bits_whatever_its_neighbours_are(name):
     """Alone; and in another place, among NaN queries and longer contexts."""
-    shape, rng = SHAPES[name], np.random.default_rng(3)
+    shape, rng = XLA_SHAPES[name], np.random.default_rng(3)
     context, last = shape.max_model_len, shape.num_sequences - 1
     mine = Decode(context // 3, seed=1)
     alone = attend(build_case(rng, shape, [mine], []))
@@ -59,12 +69,19 @@ def test_a_row_keeps_its_bits_whatever_its_neighbours_are(name):
     assert_same_bits(attend(crowd)[-count:], alone[:count])
 
 
-@pytest.mark.parametrize("name", ["decode bucket", "groups of 4", "groups of 6", "bfloat16"])
-@pytest.mark.parametrize("chunk_size", [1, 3, 7, 13])
+@pytest.mark.parametrize(
+    ("name", "chunk_size"),
+    [
+        *product(["decode bucket", "groups of 4", "groups of 6", "bfloat16"], [1, 3, 7, 13]),
+        # Within a query tile, across its end, and as long as a tile but not in step with one.
+        *product(["shipped on a CPU"], [13, 100, 129]),
+    ],
+)
 def test_a_prompt_row_keeps_its_bits_whatever_the_chunk_size(name, chunk_size):
     """At one number of rows: chunks of that size against chunks as large as the launch."""
-    shape, rng = SHAPES[name], np.random.default_rng(4)
-    num_tokens = 2 * shape.num_rows if name == "decode bucket" else shape.num_rows
+    shape, rng = XLA_SHAPES[name], np.random.default_rng(4)
+    has_two_launches = name in ("decode bucket", "shipped on a CPU")
+    num_tokens = (1 + has_two_launches) * shape.num_rows
     assert_same_bits(
         in_chunks(rng, shape, num_tokens, chunk_size),
         in_chunks(rng, shape, num_tokens, shape.num_rows),
@@ -132,6 +149,21 @@ def test_float32_products_ask_for_the_highest_precision():
     ]
     assert products
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_products"), [("float16", "f32"), ("bfloat16 over float32", "bf16")]
+)
+def test_only_bfloat16_prompt_rows_multiply_in_a_half_type(name, prompt_products):
+    case = build_case(np.random.default_rng(6), SHAPES[name], [], [])
+    products = [
+        re.findall(r"tensor<[\dx]*x(\w+)>", line.rpartition(" : ")[2])
+        for line in compiled("xla", 1.0).lower(*case.arguments()).as_text().splitlines()
+        if "dot_general" in line
+    ]
+    # Of decode rows, then of prompt rows: two each, with operands of one type and float32 sums.
+    expected = ["f32"] * 3, [prompt_products, prompt_products, "f32"]
+    assert sorted(products) == sorted([expected[0]] * 2 + [expected[1]] * 2)
 
 
 def test_an_unknown_backend_is_refused_by_name():

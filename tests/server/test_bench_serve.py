@@ -21,11 +21,14 @@ def test_a_load_is_served_to_the_token_and_told_in_full(live, tmp_path):
     done = bench(live, *LOAD, "--rate", 80, "--out", out)
     assert done.stdout == (out / "result.md").read_text()
     assert {path.name for path in out.iterdir()} == {
-        "result.json", "result.md", "run0.jsonl", "run1.jsonl", "itl.png", "ttft.png",
+        "benchmark.json", "result.json", "result.md", "run0.jsonl", "run1.jsonl", "itl.png",
+        "ttft.png",
     }  # fmt: skip
     result = json.loads((out / "result.json").read_text())
     assert result["model"] == MODEL
     assert result["is_valid"]
+    assert result["is_complete"]
+    assert result["benchmark"] == "serve"
     assert [run["rate"] for run in result["runs"]] == [40, 80]
     for run in result["runs"]:
         assert run["failures"] == {}
@@ -38,6 +41,9 @@ def test_a_load_is_served_to_the_token_and_told_in_full(live, tmp_path):
         assert run["counted"]["cached_prompt_tokens"] == 0  # no run finds another's prompts
         assert run["counted"]["mixed_launches"] > 0
         assert run["counted"]["compilations"] == 0
+        assert run["is_queue_counted"]
+        assert 0 <= run["queue_p50"] <= run["ttft"]["p50"] + 0.01  # within a bucket
+        assert run["lateness"]["count"] > 1
         log = [json.loads(line) for line in (out / f"{run['name']}.jsonl").read_text().splitlines()]
         assert [one["usage"]["completion_loops"] for one in log] == [24] * 24
 
@@ -63,11 +69,61 @@ def test_a_dataset_gives_prompts_and_lengths(live, tiny_folder, tmp_path):
     assert result["dropped"] == {"run0": {"too short": 1}}
 
 
-def test_a_server_that_refuses_is_told_before_the_run(live):
-    done = bench(live, "--prompt-tokens", 300, check=False)
+def test_a_second_command_finds_nothing_of_the_first_in_the_prefix_cache(live):
+    options = ("--rate", 40, "--num-requests", 4, "--prompt-tokens", 48, "--output-tokens", 2)
+    values = [
+        json.loads(bench(live, *options, "--max-lag", 10, "--json", *more).stdout)
+        for more in ((), (), ("--prompt-seed", 7), ("--prompt-seed", 7))
+    ]
+    cached = [value["runs"][0]["counted"]["cached_prompt_tokens"] for value in values]
+    assert cached[:3] == [0, 0, 0]
+    assert cached[3] > 0, "the same seed makes the same prompts"
+    assert values[0]["prompt_seed"] != values[1]["prompt_seed"]
+    assert [value["prompt_seed"] for value in values[2:]] == [7, 7]
+    assert len({value["runs"][0]["arrived_rate"] for value in values}) == 1
+
+
+def test_a_server_that_refuses_is_told_before_the_run(live, tmp_path):
+    out = tmp_path / "results"
+    options = ("--vocab-size", 10**6, "--prompt-tokens", 20, "--output-tokens", 6)
+    done = bench(live, *options, "--out", out, "--no-plots", check=False)
     assert done.returncode == 1
     assert "the first request failed: refused: 400" in done.stderr
-    assert "max_model_len" in done.stderr or "context" in done.stderr
+    assert {path.name for path in out.iterdir()} == {"benchmark.json"}  # nothing was measured
+
+
+def test_a_late_client_makes_the_command_fail(live, tmp_path):
+    out = tmp_path / "results"
+    late = ("--max-lag", 1e-6, "--no-plots")
+    done = bench(live, *LOAD, *late, "--out", out, check=False)
+    assert done.returncode == 1
+    assert "the benchmark is invalid" in done.stderr
+    assert "client_in_time, run0" in done.stdout
+    assert json.loads((out / "result.json").read_text())["is_valid"] is False
+    # Of a search, too, whose answer then rests on nothing; half the rate would take too long.
+    options = ("--find-capacity", "--longest-run", 1, "--json")
+    done = bench(live, *LOAD, *late, *options, check=False)
+    result = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert len(result["runs"]) == 1
+    assert not result["is_valid"]
+    assert result["capacity"]["rate"] is None
+    assert result["capacity"]["is_limited_by_client"]
+
+
+def test_the_machine_is_described_before_it_is_loaded(live, monkeypatch):
+    moments = []
+    monkeypatch.setattr(
+        "looped.bench.machine.describe_host", lambda: moments.append("described") or {}
+    )
+    monkeypatch.setattr(
+        "looped.bench.endpoint.Endpoint.card",
+        lambda self: moments.append("asked") or {"id": MODEL, "max_model_len": 1},
+    )
+    done = bench(live, "--vocab-size", 9, check=False)
+    assert done.returncode == 2
+    assert "have 256 + 128 tokens, and the server takes 1 (max_model_len)" in done.stderr
+    assert moments == ["described", "asked"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +132,12 @@ def test_a_server_that_refuses_is_told_before_the_run(live):
         (("--rate", 0), "--rate must be above 0"),
         (("--find-capacity",), "for --slo-ttft SECONDS"),
         (("--find-capacity", "--slo-ttft", 1, "--precision", 1), "precision above 1"),
+        (("--find-capacity", "--slo-ttft", 1, "--num-requests", 15), "at least 16 requests"),
+        (("--find-capacity", "--slo-ttft", 1, "--longest-run", 9), "or raise --longest-run 9"),
         (("--slo-share", 2), "a share above 0 and at most 1"),
+        (("--max-queue", 0), "a lag and a queue above 0"),
+        (("--url", "http://host:notaport"), "is no URL"),
+        (("--prompt-tokens", 300), "have 300 + 128 tokens, and the server takes 256"),
         (("--dataset", "none.json", "--tokenizer", "nowhere"), "--tokenizer DIR"),
     ],
 )

@@ -67,6 +67,8 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
         assert total(values, "output_tokens_total") == stats.num_output_tokens == 18
         assert total(values, "time_to_first_token_seconds_count") == 5
         assert total(values, "inter_token_latency_seconds_count") == 18 - 5
+        assert total(values, "queue_seconds_count") == 6
+        assert total(values, "queue_seconds_sum") < total(values, "request_seconds_sum")
         assert total(values, "samples_finished_total", reason="length") == 6
         assert total(values, "exit_depth_count") == 18
         assert total(values, "exit_depth_bucket", le="4.0") == 18
@@ -78,6 +80,21 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
         for name in ("requests_waiting", "requests_running", "kv_blocks_used"):
             assert total(values, name) == 0
         assert total(values, "kv_blocks") == stats.num_blocks
+
+
+def test_the_queue_ends_with_the_first_launch_and_not_with_the_first_token(tiny_folder):
+    """Two samples fit at a time: of three, the last waits for the end of one of the others."""
+    with live_server(tiny_llm(tiny_folder, max_num_seqs=2)) as live:
+        fields = {"max_tokens": 60, "ignore_eos": True}
+        live.complete([[7] * 20, [8] * 20, [9] * 20], **fields)
+        live.wait_until_idle()
+        values = samples(live)
+        assert total(values, "queue_seconds_count") == 3
+        queued, served, first_tokens = (
+            total(values, f"{name}_seconds_sum")
+            for name in ("queue", "request", "time_to_first_token")
+        )
+        assert 0.1 * served < queued < first_tokens
 
 
 def test_no_request_causes_a_compilation(live):

@@ -2,6 +2,11 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from command_line import looped
@@ -95,12 +100,88 @@ def test_pictures_of_a_benchmark(measured, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_sweep_that_was_stopped_has_the_points_that_are_done(measured, tmp_path):
+    folder = shutil.copytree(measured[0], tmp_path / "copy")
+    description = json.loads((folder / "benchmark.json").read_text())
+    (done,) = description["points"]
+    undone = done | {"budget": done["budget"] + 1}
+    (folder / "benchmark.json").write_text(json.dumps(description | {"points": [done, undone]}))
+    again = looped("bench", "report", folder, "--no-plots")
+    assert "expected 25 launch logs, got 0; the benchmark was stopped" in again.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert result["is_complete"] is False
+    assert len(result["points"]) == 1
+    assert "INCOMPLETE" in (folder / "result.md").read_text()
+
+
+def refuse_another_kind(folder):
+    path = folder / "benchmark.json"
+    before = path.read_text()
+    path.write_text(json.dumps(json.loads(before) | {"benchmark": "throughput"}))
+    with pytest.raises(LoopedError, match="'interference' of schema 1, got benchmark 'throughput'"):
+        read_benchmark(folder)
+    path.write_text(before)
+
+
+@pytest.mark.slow
+def test_a_profile_that_fails_leaves_the_result(measured, tmp_path, monkeypatch, tiny_folder):
+    folder, done = measured
+
+    def fail(*arguments):
+        raise LoopedError("no profile")
+
+    monkeypatch.setattr("looped.bench.interference.profile_point", fail)
+    monkeypatch.setattr(
+        "looped.bench.interference.run_benchmark",
+        lambda out, *others: [
+            shutil.copytree(folder, out) and read_benchmark(out).results[0].point
+        ],
+    )
+    out = tmp_path / "out"
+    again = looped(
+        "bench", "interference", "--model", tiny_folder, "--out", out, *SMALL_RUN,
+        "--profile", tmp_path / "profile", check=False,
+    )  # fmt: skip
+    assert (again.returncode, "no profile" in again.stderr) == (1, True)
+    assert again.stdout == done.stdout == (out / "result.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_benchmark_that_is_ended_leaves_no_process_behind(tiny_folder, tmp_path, number):
+    out = tmp_path / "results"
+    command = [sys.executable, "-P", "-m", "looped", "bench", "interference", *SMALL_RUN]
+    options = ["--model", tiny_folder, "--out", out]
+    with subprocess.Popen([*map(str, [*command, *options])], stderr=subprocess.PIPE) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = time.monotonic() + 60
+        while not (workers := workers_of(children)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(30) != 0
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert (out / "benchmark.json").exists()
+    assert not (out / "result.json").exists()
+
+
+def workers_of(children):
+    """Processes that run the benchmark's worker."""
+    return [
+        name
+        for name in children.read_text().split()
+        if b"looped.bench.worker" in Path(f"/proc/{name}/cmdline").read_bytes()
+    ]
+
+
+@pytest.mark.slow
 def test_a_broken_rule_makes_the_command_fail_and_is_named(measured, tmp_path):
     folder = shutil.copytree(measured[0], tmp_path / "copy")
     for log in folder.glob("*/process1-*.jsonl.gz"):
         log.unlink()
     with pytest.raises(LoopedError, match="expected 25 launch logs, got 15; the benchmark was"):
         read_benchmark(folder)
+    refuse_another_kind(folder)
     description = json.loads((folder / "benchmark.json").read_text())
     description["rounds"] = [3]
     (folder / "benchmark.json").write_text(json.dumps(description))

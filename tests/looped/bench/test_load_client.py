@@ -1,16 +1,21 @@
 """The open-loop client on a virtual clock: known durations, known times; failures by kind."""
 
 import asyncio
+import errno
+import resource
 
 import httpx
 import pytest
 from fake_completions import FakeCompletions, chunk, steady
+from load_runs import load_run
 from virtual_loop import run_virtually
 
 from looped.bench.arrivals import Arrival, Prompt
+from looped.bench.file_limit import raise_file_limit
 from looped.bench.load_client import LoadClient
-from looped.bench.served_request import Failure
-from looped.errors import LoopedError
+from looped.bench.load_summary import Judgement, summarise_run
+from looped.bench.served_request import Failure, Objective
+from looped.errors import LoopedError, UsageError
 
 
 def arrivals(*times, output_tokens=4):
@@ -188,6 +193,41 @@ def test_a_server_that_does_not_follow_is_told_before_anything_is_measured():
 
     with pytest.raises(LoopedError, match="wrong length: expected 4 tokens, got 1"):
         run_virtually(work())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:notaport", "127.0.0.1:8000", "ftp://host", "http://", "", "http://[::1"]
+)
+def test_what_is_no_address_is_refused_before_anything_is_asked(url):
+    with pytest.raises(UsageError, match="--url"):
+        LoadClient(url)
+
+
+def test_a_client_without_sockets_does_not_blame_the_server():
+    def refuse(index, body):
+        attempts = [OSError(errno.ECONNREFUSED, "refused"), OSError(errno.EMFILE, "too many")]
+        tried = OSError("All connection attempts failed")
+        tried.__cause__ = ExceptionGroup("attempts", attempts[: 1 + (index > 0)])
+        raise httpx.ConnectError("All connection attempts failed") from tried
+
+    dead, out_of_sockets = play(FakeCompletions(refuse=refuse), 0.0, 1.0)
+    assert dead.failure is Failure.NO_CONNECTION
+    assert out_of_sockets.failure is Failure.NO_SOCKET
+    judgement = Judgement(objective=Objective())
+    summary = summarise_run(load_run(dead, out_of_sockets), judgement)
+    assert summary.violations[0].rule == "client_has_sockets"
+    assert summary.is_limited_by_client
+
+
+def test_files_may_be_as_many_as_they_may_be():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+        raise_file_limit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are():

@@ -11,7 +11,7 @@ import pytest
 from stub_target import WORKLOAD, play
 
 from looped.bench.comparison import compare
-from looped.bench.metrics import METRICS, measure
+from looped.bench.interference_metrics import METRICS, measure
 
 ALONE = 4 * 1.125 + 0.625
 """A gap with nothing else: four passes and an LM head, each after 0.125 s of the host."""

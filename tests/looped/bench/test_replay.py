@@ -71,7 +71,7 @@ def broken(**arms):
 def test_a_replay_that_keeps_the_rules_is_valid_and_told_side_by_side():
     result = broken()
     assert result.is_valid
-    page = "\n".join(replay_page({"model": "m"}, result, JUDGEMENT))
+    page = "\n".join(replay_page({"model": "m"}, result))
     assert "| | A0 atomic | A1 separate | A2 mixed |" in page
     assert "| mixed launches | 0 | 0 | 7 |" in page
     assert "| ITL p50 | 1.00 | 1.00 | 1.00 |" in page
@@ -98,7 +98,32 @@ def test_each_rule_trips_on_an_arm_that_breaks_it(arms, said):
     result = broken(**arms)
     assert len(result.violations) == 1
     assert re.match(said, str(result.violations[0]))
-    assert "**INVALID**" in "\n".join(replay_page({}, result, JUDGEMENT))
+    assert "**INVALID**" in "\n".join(replay_page({}, result))
+
+
+def test_a_server_that_does_not_count_mixed_launches_is_no_arm():
+    run, exit_code = arm("A0", num_mixed=0)
+    for counted in ({}, {"launches": 7}):
+        result = broken(A0=(replace(run, counted=counted), exit_code))
+        (violation,) = result.violations
+        assert "launches_are_the_arms, A0: expected a count of mixed launches" in str(violation)
+
+
+def test_arms_that_are_over_are_told_before_the_others_are():
+    result = judge_arms({"A0": arm("A0", num_mixed=0)}, JUDGEMENT)
+    assert not result.to_json({})["is_complete"]
+    assert "Ratios" not in "\n".join(replay_page({}, result))
+    result = judge_arms({name: arm(name, num_mixed=0) for name in ("A0", "A1")}, JUDGEMENT)
+    page = "\n".join(replay_page({}, result))
+    assert "| | A1/A0 |" in page
+    assert not result.is_complete
+
+
+def test_a_replay_says_what_was_asked_of_it():
+    values = broken().to_json({"rate": 2.0, "seed": 3})
+    assert values["is_complete"]
+    assert values["judgement"]["objective"] == {"ttft": 1.0, "itl": None}
+    assert (values["rate"], values["seed"]) == (2.0, 3)
 
 
 def test_arms_differ_in_their_policy_alone():
@@ -171,11 +196,19 @@ def test_a_real_replay_is_valid(tiny_folder, tmp_path):
         "bench", "replay", "--model", tiny_folder, "--out", out, "--dataset", file,
         "--rate", 40, "--num-requests", 30, "--max-lag", 10, "--no-plots",
         "--max-num-seqs", 8, "--max-num-batched-tokens", 32, "--prefill-chunk-size", 16,
-        "--max-model-len", 256,
+        "--max-model-len", 256, "--profile", tmp_path / "profile",
     )  # fmt: skip
     assert done.stdout == (out / "result.md").read_text()
     result = json.loads((out / "result.json").read_text())
     assert result["is_valid"]
+    assert result["is_complete"]
+    assert (result["benchmark"], result["rate"], result["seed"]) == ("replay", 40, 0)
+    assert result["devices"]
+    assert all(arm["is_queue_counted"] for arm in result["arms"].values())
+    assert {
+        trace.relative_to(tmp_path / "profile").parts[0]
+        for trace in (tmp_path / "profile").rglob("*.xplane.pb")
+    } == set(REPLAYED)
     counted = {name: summary["counted"] for name, summary in result["arms"].items()}
     assert counted["A0"]["mixed_launches"] == counted["A1"]["mixed_launches"] == 0
     assert counted["A2"]["mixed_launches"] > 0

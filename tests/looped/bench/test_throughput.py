@@ -24,8 +24,8 @@ from looped.bench.throughput_point import ThroughputPoint
 from looped.bench.throughput_report import to_markdown
 from looped.bench.throughput_rules import MIN_ROUNDS, RUN_RULES, check_throughput_run
 from looped.bench.throughput_runs import THROUGHPUT_METRICS, ThroughputRun
-from looped.bench.throughput_summary import summarise
-from looped.errors import UsageError
+from looped.bench.throughput_summary import summarise_point
+from looped.errors import LoopedError, UsageError
 from looped.launch_events import EndEvent
 from looped.models import OuroModel
 
@@ -38,10 +38,10 @@ PARAMETERS = ParameterCounts(head=100, recurrent=1000)
 THRESHOLD = 0.6
 
 
-def play(loop, place=(0, 0)):
+def play(loop, place=(0, 0), salt=""):
     """One closed loop on the stub."""
     events = []
-    drive_closed_loop(StubTarget(OPTIONS, "mixed", events.append), loop)
+    drive_closed_loop(StubTarget(OPTIONS, "mixed", events.append, salt=salt), loop)
     return ThroughputRun(
         place=Place(process=0, round=place[0], position=place[1]), options=OPTIONS, loop=loop,
         parameters=PARAMETERS, events=tuple(events),
@@ -132,7 +132,7 @@ def test_the_bound_of_the_released_shape():
 
 
 def test_thresholds_stand_beside_each_other():
-    result = summarise(point_of(ONE_BY_ONE), rounds(ONE_BY_ONE))
+    result = summarise_point(point_of(ONE_BY_ONE), rounds(ONE_BY_ONE))
     assert result.violations == []
     assert result.num_rounds == MIN_ROUNDS
     early = result.thresholds[THRESHOLD]
@@ -146,7 +146,7 @@ def test_thresholds_stand_beside_each_other():
 
 def test_where_no_token_leaves_early_there_is_no_share():
     loop = replace(LOOP, output_tokens=1)
-    page = to_markdown([summarise(point_of(loop), rounds(loop))], {})
+    page = to_markdown([summarise_point(point_of(loop), rounds(loop))], {})
     assert "Threshold 0.6: no token left early, so the bound is 1" in page
 
 
@@ -171,16 +171,74 @@ def test_rounds_that_do_not_alternate_or_are_few_are_named():
     runs = rounds(LOOP)
     first, second = runs[0], runs[1]
     swapped = [replace(first, place=second.place), replace(second, place=first.place), *runs[2:]]
-    result = summarise(point_of(LOOP), swapped)
+    result = summarise_point(point_of(LOOP), swapped)
     assert {violation.rule for violation in result.violations} == {"thresholds_alternate"}
-    result = summarise(point_of(LOOP), runs[:-2])
+    result = summarise_point(point_of(LOOP), runs[:-2])
     assert {violation.rule for violation in result.violations} == {"enough_rounds"}
     assert "**INVALID**: 2 broken rules." in to_markdown([result], {})
 
 
+def test_other_tokens_at_the_same_threshold_are_named_in_float32():
+    runs = rounds(LOOP)
+    runs[2] = play(runs[2].loop, (1, 2), salt="other")
+    result = summarise_point(point_of(LOOP), runs)
+    assert {violation.rule for violation in result.violations} == {"same_tokens"}
+    loose = [replace(run, options=replace(OPTIONS, dtype="bfloat16")) for run in runs]
+    assert summarise_point(point_of(LOOP), loose).is_valid
+
+
+class FailingBench:
+    """Plays on the stub; the second point fails."""
+
+    def __init__(self, point, loaded, compilations):
+        self.point = point
+
+    def play_rounds(self, num_rounds, on_run):
+        if self.point.loop.prompt_tokens != LOOP.prompt_tokens:
+            raise LoopedError("no memory")
+        return rounds(self.point.loop, self.point.thresholds, num_rounds)
+
+
+def test_an_error_late_in_a_sweep_keeps_what_was_measured(monkeypatch, tmp_path, tiny_folder):
+    monkeypatch.setattr("looped.bench.throughput.ThroughputBench", FailingBench)
+    out = tmp_path / "results"
+    done = looped(
+        "bench", "throughput", "--model", tiny_folder, "--out", out, "--rounds", MIN_ROUNDS,
+        "--prompt-tokens", 8, "--prompt-tokens", 9, "--output-tokens", 3, "--concurrency", 2,
+        "--num-requests", 4, "--threshold", THRESHOLD, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no memory" in done.stderr
+    result = json.loads((out / "result.json").read_text())
+    assert result["is_complete"] is False
+    assert [point["point"]["loop"]["prompt_tokens"] for point in result["points"]] == [8]
+    assert "INCOMPLETE" in (out / "result.md").read_text()
+    assert len(list(out.glob("prompt8-*/*.jsonl.gz"))) == 2 * MIN_ROUNDS
+    assert json.loads((out / "benchmark.json").read_text())["benchmark"] == "throughput"
+
+
+def test_a_profile_that_fails_leaves_the_results_as_they_are(monkeypatch, tmp_path, tiny_folder):
+    def fail(self, folder):
+        raise LoopedError("no profile")
+
+    monkeypatch.setattr("looped.bench.throughput.ThroughputBench", FailingBench)
+    monkeypatch.setattr("looped.bench.throughput.ThroughputBenchmark.profile", fail)
+    out = tmp_path / "results"
+    done = looped(
+        "bench", "throughput", "--model", tiny_folder, "--out", out, "--rounds", MIN_ROUNDS,
+        "--prompt-tokens", 8, "--output-tokens", 3, "--concurrency", 2, "--num-requests", 4,
+        "--profile", tmp_path / "profile", check=False,
+    )  # fmt: skip
+    assert (done.returncode, "no profile" in done.stderr) == (1, True)
+    assert done.stdout == (out / "result.md").read_text()
+    assert json.loads((out / "result.json").read_text())["is_complete"]
+
+
 def test_an_invalid_run_is_left_out():
     runs = rounds(LOOP)
-    result = summarise(point_of(LOOP), [replace(runs[0], num_backend_compilations=1), *runs[1:]])
+    result = summarise_point(
+        point_of(LOOP), [replace(runs[0], num_backend_compilations=1), *runs[1:]]
+    )
     assert result.num_rounds == MIN_ROUNDS - 1
     assert not result.is_valid
 

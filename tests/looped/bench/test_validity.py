@@ -208,8 +208,19 @@ def test_same_exit_depths(sound):
     other = replace(
         play(sound[2].arm.name, workload=traced), place=sound[2].place, workload=WORKLOAD
     )
-    rules = rules_of([*sound[:2], other, *sound[3:]])
-    assert rules >= {"same_exit_depths"}
+    mixed = [*sound[:2], other, *sound[3:]]
+    assert rules_of(mixed) >= {"same_exit_depths"}
+    assert compare(mixed).num_parted_exits == 2
+
+    def with_options(**changes):
+        return [replace(run, options=replace(run.options, **changes)) for run in mixed]
+
+    # Where every arm decides for itself, near ties part in bfloat16: they are counted instead.
+    assert "same_exit_depths" in rules_of(with_options(dtype="bfloat16"))
+    assert "same_exit_depths" in rules_of(with_options(exits="live"))
+    live = with_options(dtype="bfloat16", exits="live")
+    assert "same_exit_depths" not in rules_of(live)
+    assert compare(live).num_parted_exits == 2
 
 
 def test_arms_alternate(sound):
