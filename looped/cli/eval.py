@@ -1,8 +1,5 @@
 """`looped eval …`: what a model answers, judged."""
 
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +9,9 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 from looped.sched import ExitMode
 
-from .bench import AsJson, require_plots
 from .checkpoints import Dtype
 from .options import OptionalModel, chosen_model, with_config_options
+from .results import AsJson, command_line, print_result, require_plots
 
 evaluation = typer.Typer(
     help="Judge what a model answers: the demo's held-out problems, or GSM8K.",
@@ -89,7 +86,7 @@ def demo(
     )
     if out is not None:
         write_demo(out, result, has_plots=has_plots)
-    _print(result.to_json(), demo_page(result), as_json=as_json)
+    print_result(result.to_json(), demo_page(result), as_json=as_json)
     result.check_agreement()
 
 
@@ -151,26 +148,21 @@ def gsm8k(
     )
     if out is not None:
         write_gsm8k(out, result, has_plots=has_plots)
-    _print(result.to_json(), gsm8k_page(result), as_json=as_json)
+    print_result(result.to_json(), gsm8k_page(result), as_json=as_json)
     result.check_complete()
 
 
 def _check_out(out: Path | None, *, has_plots: bool) -> None:
     """UsageError before long work for a folder that is there, or pictures that cannot be drawn."""
-    from looped.evaluation.result_folder import check_free
+    from looped.bench.results_folder import check_folders
 
-    if out is not None:
-        check_free(out)
-        if has_plots:
-            require_plots()
+    check_folders(out)
+    if out is not None and has_plots:
+        require_plots()
 
 
 def _description() -> dict[str, Any]:
     """Machine, date, and the command as it was typed."""
     from looped.bench.machine import describe_machine
 
-    return describe_machine() | {"command": shlex.join(["looped", *sys.argv[1:]])}
-
-
-def _print(values: dict[str, Any], page: str, *, as_json: bool) -> None:
-    print(json.dumps(values) if as_json else page, end="\n" if as_json else "")
+    return describe_machine() | {"command": command_line()}

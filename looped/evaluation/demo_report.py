@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from looped.bench.serve_report import description_lines
+from looped.bench.page import description_lines
 
 from .agreement import Agreement
 from .demo import AnswerSummary, DemoEvaluation

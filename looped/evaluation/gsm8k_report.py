@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from looped.bench.serve_report import description_lines
+from looped.bench.page import description_lines
 
 from .gsm8k import GradeEvaluation
 from .tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of

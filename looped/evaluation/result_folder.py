@@ -7,10 +7,10 @@ answers.jsonl              GSM8K: a line a problem
 
 import json
 from pathlib import Path
+from typing import Any
 
-from looped.bench.serve_benchmark import write_results
+from looped.bench.results_folder import write_results
 from looped.convert.staging import staged_folder
-from looped.errors import UsageError
 from looped.plots.evaluation import (
     draw_accuracy_by_depth,
     draw_exit_depths,
@@ -24,16 +24,10 @@ from .gsm8k_report import gsm8k_page
 from .loop_use import exits_in_words
 
 
-def check_free(folder: Path) -> None:
-    """UsageError before any work if there is such a folder."""
-    if folder.exists() or folder.is_symlink():
-        raise UsageError(f"{folder} exists; choose another name for the results")
-
-
 def write_demo(folder: Path, evaluation: DemoEvaluation, *, has_plots: bool) -> None:
     """Writes a demo evaluation."""
     with staged_folder(folder, source=None, overwrite=False) as staged:
-        write_results(staged, evaluation.to_json(), demo_page(evaluation))
+        write_results(staged, _values(evaluation), demo_page(evaluation))
         if has_plots:
             _draw_demo(staged, evaluation)
 
@@ -41,12 +35,16 @@ def write_demo(folder: Path, evaluation: DemoEvaluation, *, has_plots: bool) -> 
 def write_gsm8k(folder: Path, evaluation: GradeEvaluation, *, has_plots: bool) -> None:
     """Writes GSM8K's answers and what they come to."""
     with staged_folder(folder, source=None, overwrite=False) as staged:
-        write_results(staged, evaluation.to_json(), gsm8k_page(evaluation))
+        write_results(staged, _values(evaluation), gsm8k_page(evaluation))
         lines = (json.dumps(answer.to_json()) + "\n" for answer in evaluation.answers)
         (staged / "answers.jsonl").write_text("".join(lines), encoding="utf-8")
         if has_plots:
             counts = {"all": evaluation.loops.counts}
             draw_exit_depths(staged / "exit-depths.png", counts, exits=evaluation.exits)
+
+
+def _values(evaluation: DemoEvaluation | GradeEvaluation) -> dict[str, Any]:
+    return evaluation.to_json() | {"is_complete": True}
 
 
 def _draw_demo(folder: Path, evaluation: DemoEvaluation) -> None:
