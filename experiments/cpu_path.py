@@ -8,6 +8,17 @@ random bfloat16 weights, float32 KV pool, blocks in random order; the LM head is
 in both. The two take turns, in both orders. Medians of milliseconds and of the ratios in pairs.
 
     python experiments/cpu_path.py
+
+Result (2026-11-30, 2 cores of an AMD EPYC, CPU only, quiet; median of milliseconds with and without
+attention, and of their ratios):
+
+    decode 8 rows, 256 to 288      16.77     8.09   2.04 (1.95 to 2.13)
+    chunk of 256 at    0           63.55    54.55   1.14 (1.12 to 1.23)
+    chunk of 256 at  256           76.24    54.18   1.43 (1.39 to 1.46)
+    chunk of 256 at  768           84.98    48.20   1.77 (1.76 to 1.80)
+    chunk of 256 at 1792          121.73    48.02   2.53 (2.50 to 2.54)
+
+Five earlier runs of the day had decode at 1.90 to 1.98. docs/benchmarks.md says what was tried.
 """
 
 import argparse
