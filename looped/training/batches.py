@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from looped.errors import UsageError
 
@@ -44,12 +44,15 @@ class Batch:
     """Place in the example."""
     segments: Int[Array, "B N"] | Int[np.ndarray, "B N"]
     """Which example of its row a position belongs to, from 1 on; `NO_EXAMPLE` for none."""
+    is_generated: Bool[Array, "B N"] | Bool[np.ndarray, "B N"]
+    """Whether the input token is one of a completion, which an engine would decode."""
 
     @classmethod
     def empty(cls, batch_size: int, sequence_length: int) -> "Batch":
         shape = (batch_size, sequence_length)
         ids = [np.zeros(shape, np.int32) for _ in range(4)]
-        return cls(ids[0], ids[1], np.zeros(shape, np.float32), ids[2], ids[3])
+        weights, is_generated = np.zeros(shape, np.float32), np.zeros(shape, bool)
+        return cls(ids[0], ids[1], weights, ids[2], ids[3], is_generated)
 
     def place(
         self, row: int, start: int, segment: int, example: Example, prompt_weight: float
@@ -64,6 +67,7 @@ class Batch:
         self.weights[row, first:end] = 1.0
         self.positions[row, start:end] = np.arange(end - start)
         self.segments[row, start:end] = segment
+        self.is_generated[row, start + len(example.prompt_ids) : end] = True
         return end
 
 

@@ -66,6 +66,11 @@ class TrainingConfig:
     """Longer gradients are scaled down to this."""
     prompt_weight: float = 0.0
     """Loss weight of prompt tokens; a completion's weigh 1."""
+    exit_share: float = 0.5
+    """Share of rows in which tokens leave early and their last keys and values stay, as in an
+    engine. 0: every token runs every loop."""
+    exit_loss: float = 0.1
+    """Nats below which a token leaves in these rows."""
     rematerialise: bool = False
     """Keep only the rows between loops for the gradient: less memory, a third more work."""
     seed: int = 0
@@ -83,6 +88,8 @@ class TrainingConfig:
         for name in ("warmup_steps", "final_learning_rate", "weight_decay", "prompt_weight"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.exit_share <= 1:
+            raise UsageError(f"exit_share must be in 0 to 1, got {self.exit_share}")
         if self.warmup_steps >= self.steps:
             raise UsageError(
                 f"warmup_steps must be below steps: {self.warmup_steps} >= {self.steps}; "

@@ -13,6 +13,7 @@ from looped.models import OuroModel
 
 from .batches import Batch, Batches, token_shares
 from .config import GateConfig, LookaheadConfig
+from .exits import confident_exits
 from .forward import loop_losses, loop_states
 from .gate_objective import continue_targets, gate_loss
 from .lookahead_objective import lookahead_loss
@@ -38,7 +39,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
-        states = loop_states(frozen, batch)
+        states = loop_states(frozen, batch, leaves=confident_exits(frozen, batch, config))
         losses = loop_losses(frozen, states, batch)
         gates = gate_logits(gate, states)
         shares = token_shares(batch)
@@ -68,7 +69,7 @@ def train_lookahead(
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
-        states = loop_states(frozen, batch)
+        states = loop_states(frozen, batch, leaves=confident_exits(frozen, batch, config))
         students = jax.vmap(gate_logits)(gate, states[:-2])
         teachers = gate_logits(_gate_of(frozen), states[1:-1])
         entropy, errors = lookahead_loss(students, teachers)

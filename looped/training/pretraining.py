@@ -11,6 +11,7 @@ from looped.models import OuroModel
 
 from .batches import Batch, Batches, token_shares
 from .config import PretrainConfig
+from .exits import confident_exits
 from .forward import loop_losses, loop_states
 from .objective import expected_loss, log_exit_probabilities
 from .run_folder import RunFolder
@@ -34,7 +35,12 @@ def pretrain(
         parameters: Any, _: None, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         model: OuroModel = nnx.merge(graph, parameters)
-        states = loop_states(model, batch, is_rematerialised=config.rematerialise)
+        states = loop_states(
+            model,
+            batch,
+            is_rematerialised=config.rematerialise,
+            leaves=confident_exits(model, batch, config),
+        )
         gates = jax.vmap(model.gate_logits)(states)
         losses = loop_losses(model, states, batch, is_rematerialised=config.rematerialise)
         shares = token_shares(batch)
