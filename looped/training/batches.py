@@ -75,9 +75,11 @@ class Batch:
         return end
 
 
-def token_shares(batch: Batch) -> Float[Array, " T"]:
-    """Each token's share of a batch's loss; they sum to 1."""
+def token_shares(batch: Batch, counts: Bool[Array, " T"] | None = None) -> Float[Array, " T"]:
+    """Each token's share of a batch's loss, or of the loss of those that count; they sum to 1."""
     weights = jnp.reshape(batch.weights, -1)
+    if counts is not None:
+        weights = jnp.where(counts, weights, 0.0)
     return weights / jnp.sum(weights)
 
 

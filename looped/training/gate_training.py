@@ -13,7 +13,6 @@ from looped.models import OuroModel
 
 from .batches import Batch, Batches, token_shares
 from .config import GateConfig, LookaheadConfig
-from .exits import confident_exits
 from .forward import loop_losses, loop_states
 from .gate_objective import continue_targets, gate_loss
 from .lookahead_objective import lookahead_loss
@@ -24,13 +23,13 @@ Gate = dict[str, Array]
 """`weight` [... E] and `bias` [...] of a linear gate on the normed row, float32."""
 
 
-def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Batches) -> OuroModel:
-    """Trains the model's exit gate by what more loops bring; returns the model with that gate.
+def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Batches) -> Gate:
+    """Trains the model's exit gate by what more loops bring; returns the new gate.
 
     Args:
         run: where metrics and checkpoints are.
         config: optimiser, number of steps, what a gain is worth.
-        model: of any type; nothing but its gate changes.
+        model: of any type; every token runs all its loops.
         batches: by step.
     """
     graph, backbone = nnx.split(model)
@@ -39,7 +38,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
-        states = loop_states(frozen, batch, leaves=confident_exits(frozen, batch, config))
+        states = loop_states(frozen, batch)
         losses = loop_losses(frozen, states, batch)
         gates = gate_logits(gate, states)
         shares = token_shares(batch)
@@ -51,12 +50,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
         }
         return gate_loss(gates, losses, slope=config.slope, margin=config.margin) @ shares, metrics
 
-    gate = train(run, config, objective, batches, trained=_gate_of(model), frozen=backbone)
-    dtype = model.exit_gate.weight[...].dtype
-    model.exit_gate.weight[...] = gate["weight"][None, :].astype(dtype)
-    assert model.exit_gate.bias is not None
-    model.exit_gate.bias[...] = gate["bias"][None].astype(dtype)
-    return model
+    return train(run, config, objective, batches, trained=_gate_of(model), frozen=backbone)
 
 
 def train_lookahead(
@@ -69,7 +63,7 @@ def train_lookahead(
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
-        states = loop_states(frozen, batch, leaves=confident_exits(frozen, batch, config))
+        states = loop_states(frozen, batch)
         students = jax.vmap(gate_logits)(gate, states[:-2])
         teachers = gate_logits(_gate_of(frozen), states[1:-1])
         entropy, errors = lookahead_loss(students, teachers)
@@ -82,7 +76,15 @@ def train_lookahead(
         "weight": jnp.zeros((num_heads, model.config.hidden_size)),
         "bias": jnp.zeros((num_heads,)),
     }
-    gate: Gate = train(run, config, objective, batches, trained=first, frozen=backbone)
+    gate: Gate = train(
+        run,
+        config,
+        objective,
+        batches,
+        trained=first,
+        frozen=backbone,
+        weight_decay=config.weight_decay,
+    )
     return LookaheadGate(np.asarray(gate["weight"]), np.asarray(gate["bias"]))
 
 

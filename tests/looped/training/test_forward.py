@@ -11,7 +11,7 @@ from looped.models import stored_parameters
 from looped.models.parameters import parameter_shapes
 from looped.reference import DenseCache, generate, run_loop
 from looped.training.batches import Batch, Example
-from looped.training.config import TrainingConfig
+from looped.training.config import PretrainConfig
 from looped.training.exits import confident_exits
 from looped.training.forward import loop_losses, loop_states
 
@@ -86,14 +86,14 @@ def test_confident_tokens_leave_in_every_second_row(square_golden):
     batch = Batch.empty(4, 20)
     for row in range(4):
         batch.place(row, 0, 1, Example([5, 90, 31, 7, 20, 66], [5] * 9), 0.0)
-    config = TrainingConfig(exit_share=0.5, exit_loss=1e9)
+    config = PretrainConfig(exit_share=0.5, exit_loss=1e9)
     leaves = confident_exits(model, batch, config)
     states = np.asarray(loop_states(model, batch, leaves=leaves)).reshape(4, 4, 20, -1)
     full = np.asarray(loop_states(model, batch)).reshape(4, 4, 20, -1)
     np.testing.assert_array_equal(states[:, 0::2], full[:, 0::2])
     generated = np.asarray(batch.is_generated)[1]
     assert (states[1:, 1::2][:, :, generated] == states[:1, 1::2][:, :, generated]).all()
-    assert confident_exits(model, batch, TrainingConfig(exit_share=0.0)) is None
+    assert confident_exits(model, batch, PretrainConfig(exit_share=0.0)) is None
 
 
 def test_fewer_loops_are_the_first_ones(square_golden):
