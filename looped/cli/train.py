@@ -1,6 +1,7 @@
 """`looped train …`: a model from nothing, and the gates of one that is there."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from looped.training.config import GateConfig, LookaheadConfig, PretrainConfig, 
 from .options import with_config_options
 
 if TYPE_CHECKING:
-    from looped.training.sources import Source
+    from looped.training.sources import OpenSource
 
 train = typer.Typer(
     help="Train looped models: a backbone over all exit depths, then its gates.",
@@ -101,14 +102,14 @@ def lookahead(
     lookahead_stage(out, model, _source(task, data, model), config, resume=resume)
 
 
-def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "Source":
+def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "OpenSource":
     from looped.demo.examples import demo_source
     from looped.training.sources import file_source
 
     if (task is None) == (data is None):
         raise UsageError("give either --task or --data")
     if data is None:
-        return demo_source()
+        return demo_source
     if tokenizer is None:
         raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
-    return file_source(data, tokenizer)
+    return partial(file_source, data, tokenizer)

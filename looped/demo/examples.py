@@ -34,5 +34,6 @@ def demo_source() -> Source:
         name="demo",
         draw=draw,
         vocab_size=tokenizer.get_vocab_size(),
+        tokenizer_json=tokenizer.to_str(),
         write_companions=write_tokenizer,
     )

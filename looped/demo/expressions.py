@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+COMMUTATIVE = ("+", "*")
 LARGEST = 99
 FIRST = (2, 50)
 """Range of the number that a problem starts from."""
@@ -27,6 +28,12 @@ class Step:
     def is_small(self) -> bool:
         """Whether the result is between 0 and 99."""
         return 0 <= self.result <= LARGEST
+
+    @property
+    def canonical(self) -> "Step":
+        """The same step with the smaller number first, where the order says nothing."""
+        is_swapped = self.operator in COMMUTATIVE and self.left > self.right
+        return Step(self.right, self.operator, self.left) if is_swapped else self
 
     def __str__(self) -> str:
         return f"{self.left} {self.operator} {self.right} = {self.result}"

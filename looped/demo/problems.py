@@ -4,8 +4,10 @@ Three kinds: a story of one person whose things come and go, people who have mor
 each other (told in any order), and an expression. A problem's difficulty is its number of steps.
 Every number is between 0 and 99.
 
-Train and test never share a computation: which side a problem is on hangs on its steps alone, so
-the same numbers and operations are on the same side in every wording and with every name.
+Train and test never share a computation, the whole chain of steps: which side a problem is on hangs
+on its steps alone, with 3 + 4 and 4 + 3 for one step, so the same numbers and operations are on the
+same side in every wording, with every name and in either order. A single step may be on both: a
+test problem's may occur inside a longer training problem.
 """
 
 import hashlib
@@ -66,9 +68,14 @@ class Problem:
         return ANSWER.format(steps="; ".join(map(str, self.steps)), answer=self.answer)
 
     @property
+    def computation(self) -> tuple[Step, ...]:
+        """The steps, whatever the order of what is added or multiplied."""
+        return tuple(step.canonical for step in self.steps)
+
+    @property
     def split(self) -> Split:
         """The side that this computation is on, whatever the words."""
-        digest = hashlib.sha256("; ".join(map(str, self.steps)).encode()).digest()
+        digest = hashlib.sha256("; ".join(map(str, self.computation)).encode()).digest()
         return "test" if digest[0] % TEST_SHARE == 0 else "train"
 
 

@@ -135,6 +135,10 @@ def evaluate_demo(
     """
     if exit_mode is ExitMode.TRACE:
         raise UsageError("exit mode trace replays exits, and there are none here; choose another")
+    if FULL_DEPTH in thresholds:
+        raise UsageError(
+            f"threshold {FULL_DEPTH:g} is every loop, which is measured in any case; leave it out"
+        )
     reference, *others = POLICIES
     adaptive = replace(config, exit_mode=exit_mode, min_loops=min_loops, policy=reference)
     llm = LLM(model, dtype=dtype, config=adaptive)

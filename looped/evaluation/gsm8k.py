@@ -83,9 +83,17 @@ class GradeEvaluation:
 
     @property
     def exits(self) -> str:
-        """When tokens could leave, in words."""
-        threshold = self.exit_options.threshold
-        return exits_in_words(FULL_DEPTH if threshold is None else threshold)
+        """When tokens could leave, in words: every part of the rule that was given."""
+        options = self.exit_options
+        threshold = FULL_DEPTH if options.threshold is None else options.threshold
+        parts = [exits_in_words(threshold)]
+        if options.mode is not None:
+            parts.append(f"mode {options.mode.value}")
+        if options.min_loops is not None:
+            parts.append(f"min_loops {options.min_loops}")
+        if options.max_loops is not None:
+            parts.append(f"max_loops {options.max_loops}")
+        return ", ".join(parts)
 
     @property
     def strict(self) -> Accuracy:

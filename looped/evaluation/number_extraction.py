@@ -9,9 +9,10 @@ from collections import deque
 from decimal import Decimal
 
 # A minus belongs to a number unless something to subtract from stands right before it. A dollar
-# sign may stand on either side of the minus; commas only where they group three digits.
+# sign may stand on either side of the minus, with a space after it; commas only where they group
+# three digits.
 NUMBER = (
-    r"\\?\$?(?P<sign>(?<![\w)])[-\u2212])?\\?\$?"
+    r"(?:\\?\$\s?)?(?P<sign>(?<![\w)])[-\u2212])?(?:\\?\$\s?)?"
     r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
 ANYWHERE = re.compile(NUMBER)

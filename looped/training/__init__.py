@@ -2,7 +2,7 @@
 
 stages                  what the commands run, from examples to a finished model folder
 pretraining             first stage, with `objective`
-batches, sources        examples, and how they are packed
+batches, sources        examples, and how they are packed; what they hash to, `digests`
 forward                 all positions of a batch through the engine's model, loop by loop
 trainer, run_folder     the loop, and what a run leaves on disk
 export                  a trained model as a Hugging Face folder

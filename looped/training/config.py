@@ -60,14 +60,10 @@ class TrainingConfig:
     """Updates of linear warm-up."""
     final_learning_rate: float = 0.05
     """Share of the peak at which the cosine ends."""
-    weight_decay: float = 0.1
-    """Of matrices; vectors have none."""
     max_gradient_norm: float = 1.0
     """Longer gradients are scaled down to this."""
     prompt_weight: float = 0.0
     """Loss weight of prompt tokens; a completion's weigh 1."""
-    rematerialise: bool = False
-    """Keep only the rows between loops for the gradient: less memory, a third more work."""
     seed: int = 0
     """Of first weights and of batches."""
     checkpoint_interval: int = 100
@@ -80,9 +76,8 @@ class TrainingConfig:
         for name in ("learning_rate", "max_gradient_norm"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("warmup_steps", "final_learning_rate", "weight_decay", "prompt_weight"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("warmup_steps", "final_learning_rate", "prompt_weight"):
+            _check_not_negative(self, name)
         if self.warmup_steps >= self.steps:
             raise UsageError(
                 f"warmup_steps must be below steps: {self.warmup_steps} >= {self.steps}; "
@@ -96,6 +91,24 @@ class PretrainConfig(TrainingConfig):
 
     entropy_weight: float = 0.03
     """Beta: how strongly the exit distribution is pulled towards a uniform one."""
+    weight_decay: float = 0.1
+    """Of matrices; vectors have none."""
+    exit_share: float = 0.5
+    """Share of rows in which tokens leave early and their last keys and values stay, as in an
+    engine; below 1. 0: every token runs every loop."""
+    exit_loss: float = 0.1
+    """Nats below which a token leaves in these rows."""
+    rematerialise: bool = False
+    """Keep only the rows between loops for the gradient: less memory, a third more work."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative(self, "weight_decay")
+        if not 0 <= self.exit_share < 1:
+            raise UsageError(
+                f"exit_share must be at least 0 and below 1, got {self.exit_share}; the other rows "
+                "are what the losses of each loop are reported of"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +121,6 @@ class FrozenBackboneConfig(TrainingConfig):
     """Peak, after the warm-up."""
     warmup_steps: int = 20
     """Updates of linear warm-up."""
-    weight_decay: float = 0.0
-    """Of matrices; vectors have none."""
     dtype: str | None = None
     """Type to run the backbone in, float32 or bfloat16; the gate is float32. None: the
     checkpoint's."""
@@ -131,3 +142,14 @@ class LookaheadConfig(FrozenBackboneConfig):
 
     learning_rate: float = 1e-3
     """Peak, after the warm-up."""
+    weight_decay: float = 0.0
+    """Of the heads' weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative(self, "weight_decay")
+
+
+def _check_not_negative(config: TrainingConfig, name: str) -> None:
+    if getattr(config, name) < 0:
+        raise UsageError(f"{name} must not be negative, got {getattr(config, name)}")

@@ -1,4 +1,8 @@
-"""Trained models as Hugging Face folders, which the engine loads and `looped convert` reads."""
+"""Trained models as Hugging Face folders, which the engine loads and `looped convert` reads.
+
+A backbone is written from memory. A stage on a frozen one changes a copy of the folder that it came
+from, so that everything else in it stays as it was, to the bit.
+"""
 
 import json
 import logging
@@ -8,11 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
-from looped.convert.folder import COMPANION_FILES, DTYPES
+from looped.convert import LOOKAHEAD_FILE, ConvertedFolder, HuggingFaceFolder, export_checkpoint
+from looped.convert.folder import COMPANION_FILES, DTYPES, Tensor
 from looped.convert.names import hugging_face_name
 from looped.convert.shards import write_shards
+from looped.convert.source import INDEX_FILE, is_finite
 from looped.convert.staging import staged_folder
+from looped.errors import LoopedError
 from looped.models import OuroModel, parameter_shapes, stored_parameters
 
 logger = logging.getLogger(__name__)
@@ -41,18 +50,25 @@ def export_model(
         overwrite: replace `destination` if it is a model folder.
 
     Raises:
-        LoopedError: the folder exists and may not be replaced.
+        LoopedError: the folder exists and may not be replaced, or a tensor is not finite; nothing
+            has been written then.
     """
     arrays = {hugging_face_name(name): array for name, array in stored_parameters(model)}
     shapes = {
         hugging_face_name(name): shape for name, shape in parameter_shapes(model.config).items()
     }
+
+    def stored(name: str) -> Tensor:
+        tensor = np.asarray(arrays[name]).astype(DTYPES[dtype])
+        _check_finite(name, tensor)
+        return tensor
+
     with staged_folder(destination, source=None, overwrite=overwrite) as staged:
         write_shards(
             staged,
             shapes,
             DTYPES[dtype],
-            lambda name: np.asarray(arrays[name]).astype(DTYPES[dtype]),
+            stored,
             description="exporting",
             max_shard_bytes=MAX_SHARD_BYTES,
         )
@@ -63,11 +79,82 @@ def export_model(
 
 
 def companions_of(folder: Path) -> WriteCompanions:
-    """Copies the tokenizer and settings of a model folder."""
+    """Copies the tokenizer and settings of a model folder, not its look-ahead gate."""
 
     def write(destination: Path) -> None:
         for name in COMPANION_FILES:
-            if (folder / name).exists():
+            if name != LOOKAHEAD_FILE and (folder / name).exists():
                 shutil.copy(folder / name, destination / name)
 
     return write
+
+
+def export_changed(
+    source: Path, destination: Path, change: Callable[[Path], None], *, overwrite: bool = False
+) -> None:
+    """Copies a model, changes the copy, and puts it in its place; all of it or nothing.
+
+    Args:
+        source: model folder of either form; the copy has Hugging Face's, the same configuration
+            and tokenizer, and the same tensors, bit for bit. A look-ahead gate is left out.
+        destination: folder to make.
+        change: is given the copy, a folder beside the destination.
+        overwrite: replace `destination` if it is a model folder.
+
+    Raises:
+        LoopedError: the folder exists and may not be replaced, or the source is not sound.
+    """
+    with staged_folder(destination, source=source, overwrite=overwrite) as staged:
+        if ConvertedFolder.is_at(source):
+            export_checkpoint(source, staged, overwrite=True)
+            (staged / LOOKAHEAD_FILE).unlink(missing_ok=True)
+        else:
+            _copy_hugging_face(source, staged)
+        change(staged)
+    logger.info("wrote %s", destination)
+
+
+def replace_exit_gate(folder: Path, weight: Tensor, bias: Tensor) -> None:
+    """Puts other values into the exit gate of a Hugging Face folder, in the type it has there.
+
+    Args:
+        folder: to change; a file that holds none of the gate is not touched.
+        weight: [E].
+        bias: [].
+
+    Raises:
+        LoopedError: a value is not finite in that type.
+    """
+    stored = HuggingFaceFolder(folder).tensors
+    values = {
+        hugging_face_name("exit_gate.weight"): weight,
+        hugging_face_name("exit_gate.bias"): bias,
+    }
+    for file in {stored[name].file for name in values}:
+        tensors = load_file(file)
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata()
+        for name in values.keys() & tensors.keys():
+            old = tensors[name]
+            tensors[name] = values[name].astype(old.dtype).reshape(old.shape)
+            _check_finite(name, tensors[name])
+        save_file(tensors, file, metadata=metadata)
+        file.chmod(0o644)
+
+
+def _copy_hugging_face(source: Path, destination: Path) -> None:
+    """Weights, configuration, tokenizer, and the code that a configuration may point to."""
+    weights = {tensor.file for tensor in HuggingFaceFolder(source).tensors.values()}
+    others = [source / "config.json", source / INDEX_FILE, *sorted(source.glob("*.py"))]
+    for file in (*sorted(weights), *others):
+        if file.exists():
+            shutil.copyfile(file, destination / file.name)
+    companions_of(source)(destination)
+
+
+def _check_finite(name: str, tensor: Tensor) -> None:
+    if not is_finite(tensor):
+        raise LoopedError(
+            f"{name} holds values that are not finite, so no model is written; start again with a "
+            "lower --learning-rate"
+        )

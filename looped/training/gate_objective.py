@@ -1,9 +1,12 @@
-"""Second stage: the gate learns when another loop still lowers the loss (arXiv 2510.25741).
+"""Second stage: the gate learns when another loop still lowers the loss.
+
+After the second stage of arXiv 2510.25741, and it differs from the paper, which compares adjacent
+loops: here the best of all later loops counts, so that a token which needs two more waits for them.
 
 With L_t a token's loss after loop t and g_t = max(0, L_t - min_{s > t} L_s) what later loops still
 bring, the token is to go on with probability c_t = sigmoid(slope * (g_t - margin)). The loss is
-the binary cross-entropy of the hazard lambda_t against 1 - c_t, over loops 1 to P-1. The best of
-the later loops counts, not only the next, so that a token which needs two more waits for them.
+the binary cross-entropy of the hazard lambda_t against 1 - c_t, over loops 1 to P-1. Losses are
+those of every token at every loop: none leaves early here.
 """
 
 import jax

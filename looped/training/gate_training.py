@@ -23,13 +23,13 @@ Gate = dict[str, Array]
 """`weight` [... E] and `bias` [...] of a linear gate on the normed row, float32."""
 
 
-def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Batches) -> OuroModel:
-    """Trains the model's exit gate by what more loops bring; returns the model with that gate.
+def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Batches) -> Gate:
+    """Trains the model's exit gate by what more loops bring; returns the new gate.
 
     Args:
         run: where metrics and checkpoints are.
         config: optimiser, number of steps, what a gain is worth.
-        model: of any type; nothing but its gate changes.
+        model: of any type; every token runs all its loops.
         batches: by step.
     """
     graph, backbone = nnx.split(model)
@@ -50,12 +50,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
         }
         return gate_loss(gates, losses, slope=config.slope, margin=config.margin) @ shares, metrics
 
-    gate = train(run, config, objective, batches, trained=_gate_of(model), frozen=backbone)
-    dtype = model.exit_gate.weight[...].dtype
-    model.exit_gate.weight[...] = gate["weight"][None, :].astype(dtype)
-    assert model.exit_gate.bias is not None
-    model.exit_gate.bias[...] = gate["bias"][None].astype(dtype)
-    return model
+    return train(run, config, objective, batches, trained=_gate_of(model), frozen=backbone)
 
 
 def train_lookahead(
@@ -81,7 +76,15 @@ def train_lookahead(
         "weight": jnp.zeros((num_heads, model.config.hidden_size)),
         "bias": jnp.zeros((num_heads,)),
     }
-    gate: Gate = train(run, config, objective, batches, trained=first, frozen=backbone)
+    gate: Gate = train(
+        run,
+        config,
+        objective,
+        batches,
+        trained=first,
+        frozen=backbone,
+        weight_decay=config.weight_decay,
+    )
     return LookaheadGate(np.asarray(gate["weight"]), np.asarray(gate["bias"]))
 
 

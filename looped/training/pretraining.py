@@ -11,6 +11,7 @@ from looped.models import OuroModel
 
 from .batches import Batch, Batches, token_shares
 from .config import PretrainConfig
+from .exits import confident_exits, rows_with_exits
 from .forward import loop_losses, loop_states
 from .objective import expected_loss, log_exit_probabilities
 from .run_folder import RunFolder
@@ -34,13 +35,22 @@ def pretrain(
         parameters: Any, _: None, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         model: OuroModel = nnx.merge(graph, parameters)
-        states = loop_states(model, batch, is_rematerialised=config.rematerialise)
+        states = loop_states(
+            model,
+            batch,
+            is_rematerialised=config.rematerialise,
+            leaves=confident_exits(model, batch, config),
+        )
         gates = jax.vmap(model.gate_logits)(states)
         losses = loop_losses(model, states, batch, is_rematerialised=config.rematerialise)
-        shares = token_shares(batch)
         exits = jnp.exp(log_exit_probabilities(gates))
-        metrics = {"loop_losses": losses @ shares, "exit_shares": exits @ shares}
-        return expected_loss(losses, gates, config.entropy_weight) @ shares, metrics
+        # A token that left repeats its loss at later loops, which says nothing of those loops.
+        whole = token_shares(batch, ~rows_with_exits(batch, config.exit_share))
+        metrics = {"loop_losses": losses @ whole, "exit_shares": exits @ whole}
+        loss = expected_loss(losses, gates, config.entropy_weight) @ token_shares(batch)
+        return loss, metrics
 
-    trained = train(run, config, objective, batches, trained=parameters)
+    trained = train(
+        run, config, objective, batches, trained=parameters, weight_decay=config.weight_decay
+    )
     return nnx.merge(graph, trained)

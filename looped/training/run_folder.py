@@ -1,6 +1,6 @@
 """A training run on disk: what was asked, metrics, checkpoints, and the finished model.
 
-run.json            the options; a run is resumed only with the same ones
+run.json            options and hashes of the inputs; a run is resumed only with the same ones
 metrics.jsonl       a line for each update
 loss.png            the same as a picture, where there is matplotlib
 checkpoints/STEP    Orbax; each appears complete or not at all, the last two are kept
@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from looped.errors import LoopedError, UsageError
 logger = logging.getLogger(__name__)
 
 NUM_KEPT = 2
+STAGED_OPTIONS = ".run.json.partial"
 
 
 class RunFolder:
@@ -33,6 +35,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = _locked(path / ".lock")
+        for left in path.glob(".model.*"):  # by a process that was killed while it exported
+            shutil.rmtree(left)
         self._checkpoints = ocp.CheckpointManager(
             (path / "checkpoints").absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -47,11 +51,10 @@ class RunFolder:
         Raises:
             UsageError: the folder exists and is not to be resumed, or holds another run.
         """
+        check_startable(path, resume=resume)
         file = path / "run.json"
         asked = json.loads(json.dumps(options))
         if file.exists():
-            if not resume:
-                raise UsageError(f"{path} exists; pass --resume to go on, or choose another name")
             begun = read_json(file)
             changed = sorted(
                 name for name in begun.keys() | asked.keys() if begun.get(name) != asked.get(name)
@@ -65,10 +68,8 @@ class RunFolder:
                     + "; give the same ones, or choose another name"
                 )
             return cls(path)
-        if path.exists() and any(path.iterdir()):
-            raise UsageError(f"{path} exists and is no training run; choose another name")
         path.mkdir(parents=True, exist_ok=True)
-        staged = path / ".run.json.partial"
+        staged = path / STAGED_OPTIONS
         staged.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
         staged.replace(file)
         return cls(path)
@@ -123,6 +124,19 @@ class RunFolder:
         staged.replace(self.metrics_file)
         with self.metrics_file.open("a", encoding="utf-8", buffering=1) as file:
             yield MetricsLog(file)
+
+
+def check_startable(path: Path, *, resume: bool) -> None:
+    """UsageError, before any work, for a folder in which no run can begin or go on."""
+    if (path / "run.json").exists():
+        if not resume:
+            raise UsageError(f"{path} exists; pass --resume to go on, or choose another name")
+        return
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} exists and is no folder; choose another name")
+    # A process that was killed at its very beginning leaves no more than this.
+    if path.exists() and {file.name for file in path.iterdir()} - {STAGED_OPTIONS}:
+        raise UsageError(f"{path} exists and is no training run; choose another name")
 
 
 def _locked(file: Path) -> IO[str]:

@@ -2,14 +2,16 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from looped.config import ModelConfig, read_json
 from looped.errors import LoopedError
 from looped.tokenizer import Tokenizer
 
 from .batches import DrawExample, Example
+from .digests import text_digest
 from .export import WriteCompanions, companions_of
 
 
@@ -22,8 +24,31 @@ class Source:
     draw: DrawExample
     vocab_size: int
     """Ids that a model of the tokenizer needs."""
+    tokenizer_json: str
+    """The tokenizer itself, as its file has it."""
+    data_sha256: str | None = None
+    """Of the file that the examples are from; None where they are made."""
     write_companions: WriteCompanions
     """Puts the tokenizer's files into a model's folder."""
+
+
+OpenSource = Callable[[], Source]
+"""Reads the examples, which may take long: after all that is quick has been checked."""
+
+
+def check_fits(source: Source, folder: Path, config: ModelConfig) -> None:
+    """LoopedError unless examples are written in the tokenizer of a model's folder, and ids fit."""
+    file = folder / "tokenizer.json"
+    if not file.exists() or read_json(file) != json.loads(source.tokenizer_json):
+        raise LoopedError(
+            f"the examples ({source.name}) are encoded by another tokenizer than {file}; train on "
+            "--data instead, or take a model that was trained on this task"
+        )
+    if source.vocab_size > config.vocab_size:
+        raise LoopedError(
+            f"{file} has ids up to {source.vocab_size - 1}, and the model has {config.vocab_size} "
+            "of them; its tokenizer belongs to another model"
+        )
 
 
 def file_source(file: Path, folder: Path) -> Source:
@@ -42,7 +67,10 @@ def file_source(file: Path, folder: Path) -> Source:
         raise LoopedError(
             f"{folder} names no end of sequence; add eos_token_id to its generation_config.json"
         )
-    examples = list(_read_examples(file, tokenizer, min(tokenizer.stop_token_ids)))
+    content = _read(file)
+    examples = list(
+        _parse_examples(file, content.splitlines(), tokenizer, min(tokenizer.stop_token_ids))
+    )
     if not examples:
         raise LoopedError(f"{file} is empty; expected one JSON object a line")
 
@@ -53,15 +81,22 @@ def file_source(file: Path, folder: Path) -> Source:
         name=str(file),
         draw=draw,
         vocab_size=tokenizer.vocab_size,
+        tokenizer_json=(folder / "tokenizer.json").read_text(encoding="utf-8"),
+        data_sha256=text_digest(content),
         write_companions=companions_of(folder),
     )
 
 
-def _read_examples(file: Path, tokenizer: Tokenizer, end_token_id: int) -> Iterator[Example]:
+def _read(file: Path) -> str:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LoopedError(f"{file} cannot be read: {error}") from None
+
+
+def _parse_examples(
+    file: Path, lines: Sequence[str], tokenizer: Tokenizer, end_token_id: int
+) -> Iterator[Example]:
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
@@ -70,6 +105,8 @@ def _read_examples(file: Path, tokenizer: Tokenizer, end_token_id: int) -> Itera
         match values:
             case {"prompt": str(prompt), "completion": str(completion)} if completion:
                 ids = tokenizer.encode(completion)
+                if not ids:
+                    raise LoopedError(f"{file}, line {number}: the completion has no tokens")
                 yield Example(tokenizer.encode(prompt), [*ids, end_token_id])
             case _:
                 raise LoopedError(

@@ -4,35 +4,57 @@ Each leaves a complete model in OUT/model, a Hugging Face folder, which the next
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from looped.config import ModelConfig
 from looped.convert import write_lookahead_gate
-from looped.errors import LoopedError
-from looped.loading import LoadedModel, load_folder
+from looped.convert.staging import check_destination
+from looped.errors import LoopedError, UsageError
+from looped.loading import load_folder
 from looped.models import OuroModel
 
 from .batches import Batches
-from .config import GateConfig, LookaheadConfig, PretrainConfig, ShapeConfig, TrainingConfig
-from .export import WriteCompanions, companions_of, export_model
+from .config import (
+    FrozenBackboneConfig,
+    GateConfig,
+    LookaheadConfig,
+    PretrainConfig,
+    ShapeConfig,
+    TrainingConfig,
+)
+from .digests import model_digests, text_digest
+from .export import export_changed, export_model, replace_exit_gate
 from .gate_training import train_gate, train_lookahead
 from .initial import initial_model
 from .loss_plot import draw_losses
 from .pretraining import pretrain
-from .run_folder import RunFolder
-from .sources import Source
+from .run_folder import RunFolder, check_startable
+from .sources import OpenSource, Source, check_fits
 
 logger = logging.getLogger(__name__)
 
+Change = Callable[[Path], None]
+"""Puts what was learned into a copy of the model's folder."""
+
 
 def pretrain_stage(
-    out: Path, source: Source, shape: ShapeConfig, config: PretrainConfig, *, resume: bool = False
+    out: Path,
+    source: OpenSource,
+    shape: ShapeConfig,
+    config: PretrainConfig,
+    *,
+    resume: bool = False,
 ) -> Path:
     """Pre-trains a new model; returns OUT/model, stored in bfloat16.
 
     Args:
         out: the run's folder.
-        source: of examples.
+        source: of examples; opened when the rest has been checked.
         shape: of the model.
         config: of the run.
         resume: go on where the folder's run ended.
@@ -40,67 +62,105 @@ def pretrain_stage(
     Raises:
         LoopedError: the folder holds another run, or the loss is not finite.
     """
-    options = {"stage": "pretrain", "source": source.name, **asdict(shape), **asdict(config)}
+    check_startable(out, resume=resume)
+    _check_length(config, shape.max_position_embeddings)
+    examples = source()
+    options = {"stage": "pretrain", **asdict(shape), **_options(examples, config)}
     with RunFolder.start(out, options, resume=resume) as run:
-        model = initial_model(shape.model_config(source.vocab_size), config.seed)
+        model = initial_model(shape.model_config(examples.vocab_size), config.seed)
         logger.info("training %d parameters", model.config.num_parameters)
-        model = pretrain(run, config, model, _batches(source, config))
-        return _finish(run, model, source.write_companions)
+        model = pretrain(run, config, model, _batches(examples, config))
+        export_model(model, run.model, examples.write_companions, overwrite=True)
+        draw_losses(run)
+        return run.model
 
 
 def gate_stage(
-    out: Path, model: Path, source: Source, config: GateConfig, *, resume: bool = False
+    out: Path, model: Path, source: OpenSource, config: GateConfig, *, resume: bool = False
 ) -> Path:
-    """Trains the exit gate of a model; returns OUT/model, in the type that the model is stored in.
+    """Trains the exit gate of a model; returns OUT/model, in all else the model as it was.
 
     Args:
         out: the run's folder.
-        model: folder of any Ouro checkpoint; it is only read.
-        source: of examples, in the model's tokenizer.
+        model: folder of any Ouro checkpoint, of either form; it is only read.
+        source: of examples, in the model's tokenizer; opened when the rest has been checked.
         config: of the run.
         resume: go on where the folder's run ended.
 
     Raises:
-        LoopedError: the model is not sound, or the folder holds another run.
+        LoopedError: the model is not sound, has another tokenizer, or the folder holds another run.
     """
-    loaded = load_folder(model, dtype=config.dtype)
-    with _start(out, "gate", model, source, config, resume=resume) as run:
-        trained = train_gate(run, config, loaded.model, _batches(source, config))
-        return _finish(run, trained, companions_of(model), dtype=_stored_dtype(loaded))
+
+    def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
+        gate = train_gate(run, config, backbone, batches)
+        weight, bias = np.asarray(gate["weight"]), np.asarray(gate["bias"])
+        return lambda folder: replace_exit_gate(folder, weight, bias)
+
+    return _frozen_stage("gate", out, model, source, config, learn, resume=resume)
 
 
 def lookahead_stage(
-    out: Path, model: Path, source: Source, config: LookaheadConfig, *, resume: bool = False
+    out: Path, model: Path, source: OpenSource, config: LookaheadConfig, *, resume: bool = False
 ) -> Path:
     """Trains a look-ahead gate; returns OUT/model, the model as it was with the new gate beside it.
 
     Arguments and errors as for `gate_stage`.
     """
+    check_startable(out, resume=resume)
+    num_loops = ModelConfig.from_file(model / "config.json").num_loops
+    if num_loops < 3:
+        raise LoopedError(f"{model} runs {num_loops} loops; looking ahead takes at least 3")
+
+    def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
+        gate = train_lookahead(run, config, backbone, batches)
+        return lambda folder: write_lookahead_gate(folder, gate)
+
+    return _frozen_stage("lookahead", out, model, source, config, learn, resume=resume)
+
+
+def _frozen_stage(
+    stage: str,
+    out: Path,
+    model: Path,
+    source: OpenSource,
+    config: FrozenBackboneConfig,
+    learn: Callable[[RunFolder, OuroModel, Batches], Change],
+    *,
+    resume: bool,
+) -> Path:
+    """Everything quick is checked before examples are read and weights are loaded."""
+    check_startable(out, resume=resume)
+    check_destination(out / "model", source=model, overwrite=True)
+    model_config = ModelConfig.from_file(model / "config.json")
+    _check_length(config, model_config.max_position_embeddings)
+    examples = source()
+    check_fits(examples, model, model_config)
     loaded = load_folder(model, dtype=config.dtype)
-    if loaded.config.num_loops < 3:
-        raise LoopedError(
-            f"{model} runs {loaded.config.num_loops} loops; looking ahead takes at least 3"
+    inputs = {"model": str(model), **model_digests(model)}
+    options = {"stage": stage, **inputs, **_options(examples, config)}
+    with RunFolder.start(out, options, resume=resume) as run:
+        change = learn(run, loaded.model, _batches(examples, config))
+        export_changed(model, run.model, change, overwrite=True)
+        draw_losses(run)
+        return run.model
+
+
+def _options(source: Source, config: TrainingConfig) -> dict[str, Any]:
+    """What a run remembers of its examples and options."""
+    return {
+        "source": source.name,
+        "data_sha256": source.data_sha256,
+        "tokenizer_sha256": text_digest(source.tokenizer_json),
+        **asdict(config),
+    }
+
+
+def _check_length(config: TrainingConfig, max_position_embeddings: int) -> None:
+    if config.sequence_length > max_position_embeddings:
+        raise UsageError(
+            f"sequence_length must be at most the model's max_position_embeddings: "
+            f"{config.sequence_length} > {max_position_embeddings}; lower --sequence-length"
         )
-    with _start(out, "lookahead", model, source, config, resume=resume) as run:
-        gate = train_lookahead(run, config, loaded.model, _batches(source, config))
-
-        def write_companions(folder: Path) -> None:
-            companions_of(model)(folder)
-            write_lookahead_gate(folder, gate)
-
-        return _finish(run, loaded.model, write_companions, dtype=_stored_dtype(loaded))
-
-
-def _start(
-    out: Path, stage: str, model: Path, source: Source, config: TrainingConfig, *, resume: bool
-) -> RunFolder:
-    options = {"stage": stage, "model": str(model), "source": source.name, **asdict(config)}
-    return RunFolder.start(out, options, resume=resume)
-
-
-def _stored_dtype(loaded: LoadedModel) -> str:
-    """The type of the folder's tensors; float32 holds what float16 does."""
-    return "bfloat16" if loaded.config.dtype == "bfloat16" else "float32"
 
 
 def _batches(source: Source, config: TrainingConfig) -> Batches:
@@ -111,11 +171,3 @@ def _batches(source: Source, config: TrainingConfig) -> Batches:
         seed=config.seed,
         prompt_weight=config.prompt_weight,
     )
-
-
-def _finish(
-    run: RunFolder, model: OuroModel, write_companions: WriteCompanions, *, dtype: str = "bfloat16"
-) -> Path:
-    draw_losses(run)
-    export_model(model, run.model, write_companions, dtype=dtype, overwrite=True)
-    return run.model

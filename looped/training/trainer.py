@@ -8,7 +8,7 @@ have: metrics past the checkpoint are dropped and made again, the same.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ def train(
     *,
     trained: Any,
     frozen: Any = None,
+    weight_decay: float = 0.0,
 ) -> Any:
     """Runs a stage to its end, from the folder's last checkpoint if there is one.
 
@@ -57,14 +58,16 @@ def train(
         batches: by step.
         trained: first values; DONATED.
         frozen: whatever else the objective needs.
+        weight_decay: of trained matrices; vectors have none.
 
     Returns:
         The trained values after the last step.
 
     Raises:
-        LoopedError: the loss is no longer finite.
+        LoopedError: the loss or its gradient is no longer finite; then the step is neither in the
+            metrics nor in a checkpoint.
     """
-    optimiser = make_optimiser(config)
+    optimiser = make_optimiser(config, weight_decay)
     state = TrainingState(trained, optimiser.init(trained))
     first, state = run.restore(state)
     update = jax.jit(partial(_update, objective, optimiser), donate_argnums=0)
@@ -74,11 +77,7 @@ def train(
             started = time.perf_counter()
             state, metrics = update(state, frozen, batches.at(step))
             values = {name: np.asarray(value).tolist() for name, value in metrics.items()}
-            if not np.isfinite(values["loss"]):
-                raise LoopedError(
-                    f"the loss is {values['loss']} at step {step + 1}; start again with a lower "
-                    "--learning-rate or a longer --warmup-steps"
-                )
+            check_finite(step + 1, values)
             log.write(step + 1, values | {"seconds": round(time.perf_counter() - started, 3)})
             bars.update(task, advance=1, description=f"training, loss {values['loss']:.4f}")
             if (step + 1) % config.checkpoint_interval == 0 or step + 1 == config.steps:
@@ -88,14 +87,26 @@ def train(
     return state.trained
 
 
-def make_optimiser(config: TrainingConfig) -> optax.GradientTransformation:
+def check_finite(step: int, values: Mapping[str, Any]) -> None:
+    """LoopedError for a loss or a gradient that is no number."""
+    for name in ("loss", "gradient_norm"):
+        if not np.isfinite(values[name]):
+            raise LoopedError(
+                f"{name} is {values[name]} at step {step}; start again with a lower "
+                "--learning-rate or a longer --warmup-steps"
+            )
+
+
+def make_optimiser(
+    config: TrainingConfig, weight_decay: float = 0.0
+) -> optax.GradientTransformation:
     """Clipping, then AdamW under warm-up and cosine; weight decay for matrices alone."""
     return optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm),
         optax.adamw(
             learning_rates(config),
             b2=0.98,
-            weight_decay=config.weight_decay,
+            weight_decay=weight_decay,
             mask=lambda values: jax.tree.map(lambda value: value.ndim > 1, values),
         ),
     )

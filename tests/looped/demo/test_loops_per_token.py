@@ -1,7 +1,13 @@
 """The example that `make demo` runs."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
+
+from demo_models import make_demo_model
+
+from looped.demo.problems import held_out
+from looped.evaluation.demo import ENGINE
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "loops_per_token.py"
 
@@ -20,3 +26,16 @@ def test_every_token_stands_above_its_loops():
         "  So 1 2 ; answer 7 <|endoftext|> ·",
         "   4 2 2 1      3 4             1 2",
     ]
+
+
+def test_the_whole_example_shows_problems_tokens_and_loops(tmp_path, capsys, monkeypatch):
+    """With P = 2 and few rows, the shapes that the evaluation's tests compile."""
+    example = load_example()
+    few = replace(ENGINE, max_num_seqs=4, max_num_batched_tokens=8, prefill_chunk_size=5)
+    monkeypatch.setattr(example, "ENGINE", few)
+    example.main(str(make_demo_model(tmp_path / "model", num_loops=2)), "0.5")
+    shown = capsys.readouterr().out
+    for problem in held_out(example.NUM_PROBLEMS):
+        assert f"{problem.question}\n" in shown
+    assert shown.count("wrong: it is") + shown.count("  right\n") == example.NUM_PROBLEMS
+    assert " of 2 loops a token, first tokens left out\n" in shown

@@ -2,16 +2,17 @@
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
-from looped.demo.expressions import draw_expression
+from looped.demo.expressions import Step, draw_expression
 from looped.demo.extraction import final_answer
 from looped.demo.problems import (
     DIFFICULTIES,
     FULL_COUNT,
     QUICK_COUNT,
+    Problem,
     draw_problem,
     held_out,
 )
@@ -57,19 +58,51 @@ def test_training_never_draws_a_held_out_question_nor_its_computation():
     test = held_out(FULL_COUNT)
     train = many("train", 20_000)
     assert not {p.question for p in test} & {p.question for p in train}
-    assert not {p.steps for p in test} & {p.steps for p in train}
+    assert not {ordered(p.steps) for p in test} & {ordered(p.steps) for p in train}
 
 
-def test_a_computation_is_on_one_side_in_every_wording():
-    sides = {}
-    for split in ("train", "test"):
-        for problem in many(split, 3000):
-            assert problem.split == split
-            assert sides.setdefault(problem.steps, split) == split
-            words = re.sub(r"\d+", "", problem.question)
-            sides.setdefault((words, problem.steps), split)
-    wordings = Counter(key[1] for key in sides if isinstance(key[0], str))
-    assert max(wordings.values()) > 1
+def ordered(steps):
+    """A chain with the operands of + and * in order, by other code than the task's own."""
+    chain = []
+    for step in steps:
+        numbers = (step.left, step.right)
+        chain.append((step.operator, *(numbers if step.operator == "-" else sorted(numbers))))
+    return tuple(chain)
+
+
+def test_a_chain_is_on_one_side_whatever_the_words_and_the_order_of_operands():
+    """Many problems of both sides: chains that come up again are where they were."""
+    sides, forms = {}, defaultdict(set)
+    for seed, split in enumerate(("train", "test")):
+        for problem in many(split, 10_000, seed):
+            chain = ordered(problem.steps)
+            assert sides.setdefault(chain, split) == split, problem
+            forms[chain].add(problem.steps)
+    assert Counter(sides.values())["test"] > 500
+    swapped = [chain for chain, steps in forms.items() if len(steps) > 1]
+    assert {sides[chain] for chain in swapped} == {"train", "test"}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_swapped_operands_leave_a_problem_on_its_side(length):
+    rng = random.Random(length)
+    for _ in range(300):
+        problem = draw_problem(rng, "test", length)
+        for index, step in enumerate(problem.steps):
+            if step.operator == "-":
+                continue
+            swapped = (
+                *problem.steps[:index],
+                Step(step.right, step.operator, step.left),
+                *problem.steps[index + 1 :],
+            )
+            assert Problem(question="?", steps=swapped).split == "test"
+
+
+def test_a_difference_keeps_its_order():
+    assert Step(9, "-", 4).canonical == Step(9, "-", 4)
+    assert Step(9, "+", 4).canonical == Step(4, "+", 9)
+    assert Step(9, "*", 4).canonical == Step(4, "*", 9)
 
 
 def test_other_seeds_draw_other_problems_and_the_same_seed_the_same():

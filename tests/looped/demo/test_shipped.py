@@ -1,12 +1,17 @@
 """The installed demo model is what commands use where no other is named."""
 
 import pytest
+from checkpoints import read_checkpoint
 from command_line import looped
 from engines import SMALL
 
 from looped.cli.options import chosen_model
 from looped.demo import shipped
+from looped.demo.answers import answers
+from looped.demo.problems import held_out
 from looped.errors import LoopedError
+from looped.evaluation.demo import ENGINE
+from looped.llm import LLM
 
 
 @pytest.fixture
@@ -59,3 +64,28 @@ def test_a_server_calls_it_by_a_name_of_its_own(installed, monkeypatch, argument
     looped("serve", *arguments)
     ((model, config),) = served
     assert (model, config.served_model_name) == (str(installed), name)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """The model that ships, where it is there already."""
+    try:
+        return shipped.shipped_model()
+    except LoopedError:
+        pytest.skip("looped/demo/model is absent: no trained model ships yet")
+
+
+def test_the_model_that_ships_is_small_and_has_its_card(trained):
+    tensors = read_checkpoint(trained)
+    assert sum(tensor.size for tensor in tensors.values()) <= 3_000_000
+    assert {str(tensor.dtype) for tensor in tensors.values()} == {"bfloat16"}
+    assert sum(file.stat().st_size for file in trained.iterdir()) <= 8_000_000
+    card = (trained / "README.md").read_text()
+    for heading in ("Data", "Recipe", "Accuracy by depth", "Limits"):
+        assert f"## {heading}\n" in card
+
+
+def test_the_model_that_ships_answers_held_out_problems(trained):
+    llm = LLM(str(trained), dtype="float32", config=ENGINE)
+    given = answers(llm, held_out(20))
+    assert sum(answer.is_right for answer in given) >= 15

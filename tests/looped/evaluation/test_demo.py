@@ -77,6 +77,7 @@ def test_87_of_87_answers_are_identical_and_the_command_says_so(folder, tmp_path
         (("--n", 1001), "--n must be at most 1000, got 1001"),
         (("--threshold", 0.5, "--threshold", 0.5), "thresholds must differ"),
         (("--exit-mode", "trace"), "there are none here"),
+        (("--threshold", 0.5, "--threshold", 1), "threshold 1 is every loop"),
         (("--out", "/"), "/ exists; choose another name"),
     ],
 )

@@ -14,7 +14,7 @@ from looped.evaluation.gsm8k_problems import GradeProblem, read_gsm8k
 from looped.evaluation.gsm8k_prompts import WORKED_EXAMPLES, few_shot_messages, few_shot_prompt
 from looped.evaluation.gsm8k_report import gsm8k_page
 from looped.evaluation.number_extraction import flexible_number, strict_number
-from looped.sched import ExitOptions, FinishReason
+from looped.sched import ExitMode, ExitOptions, FinishReason
 
 PROBLEMS = [
     {"question": "Tom has 3 pens and buys 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
@@ -123,6 +123,23 @@ def test_answers_are_judged_strictly_and_flexibly():
     assert "| mean loops of 4 | 2.00 |" in page
     with pytest.raises(LoopedError, match="1 of 5 requests failed, the first: the launch failed"):
         evaluation.check_complete()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "every loop"),
+        ({"threshold": 1.0, "max_loops": 2}, "every loop, max_loops 2"),
+        (
+            {"threshold": 0.5, "mode": ExitMode.LOOKAHEAD, "min_loops": 2, "max_loops": 3},
+            "threshold 0.5, mode lookahead, min_loops 2, max_loops 3",
+        ),
+    ],
+)
+def test_exits_in_words_are_the_whole_rule(options, words):
+    exits = ExitOptions(**options)
+    one = GradeEvaluation(description={}, num_loops=4, exit_options=exits, answers=[])
+    assert one.exits == words
 
 
 def test_a_line_of_an_answer_keeps_numbers_exactly():

@@ -9,6 +9,11 @@ from looped.evaluation.number_extraction import flexible_number, reference_numbe
 # text, strict, flexible
 ANSWERS = [
     ("The answer is 250.", "250", "250"),
+    ("The answer is $ 18.", "18", "18"),
+    ("The answer is **$ 18**.", "18", "18"),
+    ("The answer is \\$ 1,800.50.", "1800.5", "1800.5"),
+    ("The answer is -$ 18", "-18", "-18"),
+    ("It costs $ 18 - $ 3", None, "3"),
     ("The answer is $250.", "250", "250"),
     ("The answer is \\$250.", "250", "250"),
     ("The answer is $1,250", "1250", "1250"),

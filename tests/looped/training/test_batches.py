@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from looped.errors import UsageError
-from looped.training.batches import NO_EXAMPLE, Batches, Example, token_shares
+from looped.training.batches import BLOCK, NO_EXAMPLE, Batches, Example, token_shares
 
 NUM_TOKENS = 50
 
@@ -44,7 +44,7 @@ def test_every_example_is_whole_and_its_completion_is_what_counts(prompt_weight)
 
     batch = Batches(
         remember, batch_size=5, sequence_length=24, seed=3, prompt_weight=prompt_weight
-    ).at(7)
+    ).at(0)
     found = []
     for row in range(5):
         for segment in range(1, batch.segments[row].max() + 1):
@@ -61,6 +61,37 @@ def test_every_example_is_whole_and_its_completion_is_what_counts(prompt_weight)
     assert sorted(found) == sorted(whole)
     is_empty = batch.segments == NO_EXAMPLE
     assert not batch.weights[is_empty].any()
+
+
+def test_a_batch_is_the_same_whichever_were_made_before_it():
+    fresh = {step: batches().at(step) for step in (0, 1, BLOCK - 1, BLOCK, BLOCK + 2)}
+    one = batches()
+    for step in (BLOCK + 2, 1, 0, 1, BLOCK - 1, BLOCK, BLOCK - 1):
+        assert same(one.at(step), fresh[step])
+
+
+def test_long_examples_are_as_likely_as_short_ones():
+    """Half of the draws are too long for most of the room that is left."""
+
+    def short_or_long(rng):
+        return Example([1], [2] * rng.choice([2, 20]))
+
+    made = Batches(short_or_long, batch_size=4, sequence_length=24, seed=0)
+    lengths = []
+    for step in range(4 * BLOCK):
+        batch = made.at(step)
+        ends = (batch.segments > 0) & (np.diff(batch.segments, append=0, axis=1) != 0)
+        lengths += list(batch.positions[ends] + 1)
+    assert set(lengths) == {2, 20}
+    share = np.mean(np.array(lengths) == 20)
+    assert abs(share - 0.5) < 3 * 0.5 / len(lengths) ** 0.5, share
+
+
+@pytest.mark.parametrize("ids", [[], [5]])
+def test_an_example_without_a_token_to_predict_is_refused(ids):
+    made = Batches(lambda rng: Example([], ids), batch_size=2, sequence_length=8, seed=0)
+    with pytest.raises(UsageError, match="fewer than two tokens"):
+        made.at(0)
 
 
 def test_rows_are_well_filled():

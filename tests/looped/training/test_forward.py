@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from engines import loaded_model
 
+from looped.convert import HuggingFaceFolder
 from looped.models import stored_parameters
 from looped.models.parameters import parameter_shapes
-from looped.reference import DenseCache, run_loop
+from looped.reference import DenseCache, generate, run_loop
 from looped.training.batches import Batch, Example
+from looped.training.config import PretrainConfig
+from looped.training.exits import confident_exits
 from looped.training.forward import loop_losses, loop_states
 
 # Float32 over four loops: the two differ in the order of sums alone.
@@ -51,6 +54,48 @@ def test_logits_and_gates_of_every_loop_are_the_references(golden, layers):
         np.testing.assert_allclose(gates, wanted[1], **CLOSE)
 
 
+def test_tokens_that_leave_early_leave_behind_what_they_do_in_the_reference(golden):
+    """A trace of exits, over tokens that are given: the reference's last-exited KV."""
+    model = loaded_model(golden.folder).model
+    prompt, completion = [5, 90, 31, 7, 20, 66], [41, 8, 8, 93, 12, 50, 3, 77, 29]
+    trace = [4, 1, 3, 2, 4, 1, 1, 2, 3]
+    expected = [
+        token.logits
+        for token in generate(
+            model,
+            prompt,
+            max_tokens=len(trace),
+            mode="trace",
+            trace=trace,
+            forced_token_ids=completion,
+        )
+    ]
+    batch = Batch.empty(1, 20)
+    batch.place(0, 0, 1, Example(prompt, completion), 0.0)
+    exit_loops = np.full(20, 4)
+    first = len(prompt) - 1
+    exit_loops[first : first + len(trace)] = trace
+    assert list(np.flatnonzero(batch.is_generated)) == list(range(6, 14))
+    states = loop_states(model, batch, leaves=lambda loop, rows: jnp.asarray(exit_loops) <= loop)
+    logits = np.asarray(model.logits(states[-1]))[first : first + len(trace)]
+    np.testing.assert_allclose(logits, expected, **CLOSE)
+
+
+def test_confident_tokens_leave_in_every_second_row(square_golden):
+    model = loaded_model(square_golden.folder).model
+    batch = Batch.empty(4, 20)
+    for row in range(4):
+        batch.place(row, 0, 1, Example([5, 90, 31, 7, 20, 66], [5] * 9), 0.0)
+    config = PretrainConfig(exit_share=0.5, exit_loss=1e9)
+    leaves = confident_exits(model, batch, config)
+    states = np.asarray(loop_states(model, batch, leaves=leaves)).reshape(4, 4, 20, -1)
+    full = np.asarray(loop_states(model, batch)).reshape(4, 4, 20, -1)
+    np.testing.assert_array_equal(states[:, 0::2], full[:, 0::2])
+    generated = np.asarray(batch.is_generated)[1]
+    assert (states[1:, 1::2][:, :, generated] == states[:1, 1::2][:, :, generated]).all()
+    assert confident_exits(model, batch, PretrainConfig(exit_share=0.0)) is None
+
+
 def test_fewer_loops_are_the_first_ones(square_golden):
     model = loaded_model(square_golden.folder).model
     batch = packed([square_golden.prompts[0][:20]], 64)
@@ -77,8 +122,6 @@ def test_rematerialised_gradients_are_the_same(square_golden):
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_a_models_tensors_are_those_it_was_loaded_from(golden, layers):
     loaded = loaded_model(golden.folder, "float32", layers)
-    from looped.convert import HuggingFaceFolder
-
     source = HuggingFaceFolder(golden.folder)
     tensors = dict(stored_parameters(loaded.model))
     assert {name: array.shape for name, array in tensors.items()} == parameter_shapes(loaded.config)

@@ -1,23 +1,26 @@
 """Whole runs: a loss that falls, models that the engine loads, kills that leave no trace."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import assert_same_bits, read_checkpoint
 from command_line import looped
-from safetensors.numpy import load_file
+from training_runs import curve
 
 from looped.demo.answers import answers
+from looped.demo.examples import demo_source
 from looped.demo.problems import held_out
 from looped.llm import LLM
 from looped.sched import ExitOptions
+from looped.training.batches import Batches, token_shares
+from looped.training.config import ShapeConfig
+from looped.training.forward import loop_losses, loop_states
+from looped.training.initial import initial_model
 
 TINY = ["--hidden-size", 32, "--num-heads", 2, "--head-dim", 16, "--intermediate-size", 64]
 SHORT = ["--batch-size", 4, "--sequence-length", 112, "--warmup-steps", 2]
@@ -25,13 +28,9 @@ STEPS = 12
 
 
 def pretrain_arguments(out, *options):
-    return ["train", "pretrain", "--task", "demo", "--out", out, *TINY, *SHORT, *options]
-
-
-def curve(run):
-    """Metrics without times."""
-    lines = (Path(run) / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    """Of a short run, in which most tokens of some rows leave from the first step on."""
+    command = ["train", "pretrain", "--task", "demo", "--out", out, *TINY, *SHORT]
+    return [*command, "--exit-loss", 9, *options]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +47,16 @@ def test_the_loss_falls_and_every_step_has_a_line(whole):
     assert metrics[-1]["loss"] < metrics[0]["loss"] - 0.5
     assert len(metrics[0]["loop_losses"]) == len(metrics[0]["exit_shares"]) == 4
     assert (whole / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_loops_loss_is_of_rows_without_exits(whole):
+    source = demo_source()
+    shape = ShapeConfig(hidden_size=32, num_heads=2, head_dim=16, intermediate_size=64)
+    model = initial_model(shape.model_config(source.vocab_size), 0)
+    batch = Batches(source.draw, batch_size=4, sequence_length=112, seed=0).at(0)
+    counts = np.repeat([True, False, True, False], 112)
+    losses = loop_losses(model, loop_states(model, batch), batch) @ token_shares(batch, counts)
+    np.testing.assert_allclose(curve(whole)[0]["loop_losses"], losses, rtol=1e-4)
 
 
 def test_the_last_two_checkpoints_are_kept(whole):
@@ -114,56 +123,6 @@ def test_two_processes_never_train_in_one_folder(whole):
     assert "another process" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def gated(whole, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "gated"
-    task = ["--model", whole / "model", "--task", "demo", "--dtype", "float32"]
-    looped("train", "gate", *task, "--out", out, *SHORT, "--steps", 6)
-    return out
-
-
-def test_the_second_stage_changes_nothing_but_the_gate(whole, gated):
-    before, after = (read_checkpoint(run / "model") for run in (whole, gated))
-    changed = {name for name in before if before[name].tobytes() != after[name].tobytes()}
-    assert changed == {"model.early_exit_gate.weight", "model.early_exit_gate.bias"}
-    metrics = curve(gated)
-    assert metrics[-1]["loss"] < metrics[0]["loss"]
-    for name in (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "config.json",
-        "generation_config.json",
-    ):
-        assert (gated / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
-
-
-def test_a_lookahead_gate_lies_beside_a_model_that_is_as_it_was(gated, tmp_path):
-    out = tmp_path / "lookahead"
-    task = ["--model", gated / "model", "--task", "demo", "--dtype", "float32"]
-    looped("train", "lookahead", *task, "--out", out, *SHORT, "--steps", 6)
-    gate = load_file(out / "model" / "lookahead_gate.safetensors")
-    assert {name: (t.shape, t.dtype) for name, t in gate.items()} == {
-        "weight": ((32,), np.dtype(np.float32)),
-        "bias": ((1,), np.dtype(np.float32)),
-    }
-    assert gate["weight"].any()
-    (out / "model" / "lookahead_gate.safetensors").unlink()
-    assert_same_bits(read_checkpoint(out / "model"), read_checkpoint(gated / "model"))
-
-
-def test_a_file_of_texts_trains_any_checkpoint(tiny_folder, tmp_path):
-    data = tmp_path / "data.jsonl"
-    lines = [{"prompt": "the quick", "completion": f" brown fox {i}"} for i in range(9)]
-    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = tmp_path / "gate"
-    looped(
-        *["train", "gate", "--model", tiny_folder, "--data", data, "--out", out],
-        *["--steps", 3, "--warmup-steps", 1, "--batch-size", 2, "--sequence-length", 32],
-    )
-    assert len(curve(out)) == 3
-    assert (out / "model" / "tokenizer.json").exists()
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -193,6 +152,21 @@ def test_examples_come_from_one_place(tmp_path, arguments):
     done = looped("train", "pretrain", "--out", tmp_path / "out", *arguments, check=False)
     assert done.returncode == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_seconds_of_training_learn_what_an_answer_looks_like(tmp_path):
+    """The two minutes below, in short."""
+    out = tmp_path / "smoke"
+    shape = ["--hidden-size", 64, "--num-heads", 2, "--intermediate-size", 128]
+    looped(
+        *["train", "pretrain", "--task", "demo", "--out", out, *shape, *SHORT],
+        *["--steps", 150, "--learning-rate", 1e-2],
+    )
+    metrics = curve(out)
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 3
+    llm = LLM(str(out / "model"), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
+    for answer in answers(llm, held_out(4)):
+        assert answer.completion.text.startswith(" So ")
 
 
 @pytest.mark.slow
