@@ -96,7 +96,7 @@ def serve_page(description: Mapping[str, Any], result: ServeResult) -> Iterator[
 
 def capacity_words(capacity: Capacity[LoadSummary], judgement: Judgement) -> str:
     """The answer of a search in one sentence."""
-    asked = f"for {number(100 * judgement.share)} % of requests to meet {judgement.objective}"
+    asked = f"for {100 * judgement.share:g} % of requests to meet {judgement.objective}"
     if capacity.rate is None:
         return f"Capacity: none found {asked}: {_why_none(capacity)}."
     words = f"Capacity: {number(capacity.rate)} requests/s {asked}"

@@ -127,7 +127,7 @@ def test_the_plan_names_every_part_and_is_logged_at_warm_up(tiny_folder, caplog)
     with caplog.at_level("INFO", logger="looped"):
         engine.warm_up([3])
     plan = engine.memory_plan
-    assert plan.weights == 4 * (207_745 + 64)
+    assert plan.weights == 4 * (207_745 + 64 + 2 * 64 + 2)  # and the look-ahead heads
     assert plan.kv_pool == engine.runner.executables.shape.kv_bytes
     assert plan.prompt_state == 8 * 17 * 64 * 4
     assert plan.sampling_state == 8 * 512 * (4 + 4)

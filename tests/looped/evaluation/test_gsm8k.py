@@ -176,7 +176,8 @@ def test_the_command_writes_a_report_and_a_line_for_every_problem(tiny_folder, d
     assert (values["exit_threshold"], values["is_chat"]) == (0.5, False)
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {"answers.jsonl", "result.json", "result.md", "exit-depths.png"}
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == values
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored == values | {"is_complete": True}
     lines = (tmp_path / "out" / "answers.jsonl").read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines] == ["7", "1750"]
     again = looped(*options, "--out", tmp_path / "out", check=False)
