@@ -1,0 +1,186 @@
+"""How good does the demo model become, by its own recipe, and what do adaptive exits cost it?
+
+Method: the three stages of `looped train` with their defaults (docs/training.md), one after the
+other, then `looped eval demo --full` of what came out: 1,000 held-out problems under every policy,
+depth and threshold. The model goes to looped/demo/model, with a card (README.md) whose numbers are
+the evaluation's. Each stage is run with --resume: after a kill the same command goes on where it
+was, a finished stage takes seconds, and one that was begun with other options or inputs is refused.
+
+    python experiments/train_demo.py --runs runs/demo
+
+ARGUMENTS are split as a shell would: --pretrain "--steps 6000 --seed 1".
+
+Result: the card of the model, beside it.
+"""
+
+import argparse
+import json
+import logging
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from looped.convert.staging import check_destination, staged_folder
+from looped.errors import LoopedError
+from looped.loading import load_folder
+from looped.training.digests import model_digests
+
+logger = logging.getLogger("train_demo")
+
+MODEL = Path(__file__).resolve().parents[1] / "looped" / "demo" / "model"
+STAGES = ("pretrain", "gate", "lookahead")
+MAX_PARAMETERS, MAX_BYTES = 3_000_000, 8_000_000
+
+CARD = """# looped-demo
+
+A looped language model of {parameters:,} parameters in Ouro's architecture: {layers} layer(s), run
+{loops} times a token. It solves arithmetic problems in words and spells the steps. It is there to
+show and to test an inference engine, and of no other use.
+
+    looped generate "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
+
+## Data
+
+Problems of one to four steps with numbers from 0 to 99, made by `looped.demo.problems` as training
+needs them: stories, comparisons, expressions, a quarter of them as chats. No other text. One chain
+of steps in eight is held out, in every wording and with the operands of + and * in either order.
+Single steps are not: those of a held-out problem occur inside longer training problems.
+
+## Recipe
+
+Three stages, seed {seed}, in {minutes:.0f} minutes of updates in all ({updates} updates). All
+options stand in `run.json` of each run; docs/training.md has the objectives.
+
+{commands}
+
+All of it, with this card: `{command}`.
+
+{report}
+## Limits
+
+* It knows the words and forms of its problems, and numbers from 0 to 99; anything else it answers
+  with nonsense.
+* At full depth it gets {wrong} of {problems} held-out problems wrong. The worst difficulty is
+  {hardest} steps: {hardest_share:.1f} % right.
+* It has seen sequences of at most {sequence_length} tokens.
+"""
+
+
+def main():
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the three runs")
+    parser.add_argument("--model", type=Path, default=MODEL, help="where the model goes")
+    parser.add_argument("--overwrite", action="store_true", help="replace that model")
+    for name in (*STAGES, "eval"):
+        parser.add_argument(f"--{name}", default="", metavar="ARGUMENTS", help="more options of it")
+    given = parser.parse_args()
+    options = {
+        name: shlex.split(getattr(given, name)) for name in ("pretrain", "gate", "lookahead")
+    }
+    try:
+        check_destination(given.model, source=None, overwrite=given.overwrite)
+        commands = train(given.runs, options)
+        result = evaluate(given.runs, shlex.split(given.eval))
+        ship(given.runs, result, given.model, commands, overwrite=given.overwrite)
+    except LoopedError as error:
+        sys.exit(f"train_demo: {error}")
+
+
+def stage_commands(runs, options):
+    """Arguments of the three stages, each from the model of the one before."""
+    before, commands = None, {}
+    for stage, more in options.items():
+        command = ["train", stage, "--task", "demo", "--out", str(runs / stage)]
+        if before is not None:
+            command += ["--model", str(before), "--dtype", "float32"]
+        commands[stage] = [*command, *more]
+        before = runs / stage / "model"
+    return commands
+
+
+def train(runs, options):
+    """Runs the stages, or what is left of them; returns their commands."""
+    commands = stage_commands(runs, options)
+    for command in commands.values():
+        _looped(*command, "--resume")
+    return commands
+
+
+def evaluate(runs, options):
+    """Evaluates the last stage's model, unless that was done; returns the folder of the report."""
+    model = runs / "lookahead" / "model"
+    name = "_".join([model_digests(model)["weights_sha256"][:12], *options]).replace("/", "-")
+    out = runs / f"evaluation-{name}"
+    if not out.exists():
+        size = [] if "--n" in options else ["--full"]
+        _looped("eval", "demo", "--model", str(model), *size, *options, "--out", str(out))
+    return out
+
+
+def ship(runs, result, destination, commands, *, overwrite):
+    """Puts the model and its card in their place, if it is small enough."""
+    source = runs / "lookahead" / "model"
+    config = load_folder(source).config
+    if config.num_parameters > MAX_PARAMETERS:
+        raise LoopedError(
+            f"{source} has {config.num_parameters} parameters, at most {MAX_PARAMETERS} ship"
+        )
+    with staged_folder(destination, source=source, overwrite=overwrite) as staged:
+        shutil.copytree(source, staged, dirs_exist_ok=True)
+        card = model_card(config, runs, result, commands)
+        (staged / "README.md").write_text(card, encoding="utf-8")
+        size = sum(file.stat().st_size for file in staged.iterdir())
+        if size > MAX_BYTES:
+            raise LoopedError(f"{source} with its card has {size} bytes, at most {MAX_BYTES} ship")
+    logger.info("%s: %d parameters, %d bytes", destination, config.num_parameters, size)
+
+
+def model_card(config, runs, result, commands):
+    """README.md out of what the runs and the evaluation measured."""
+    values = json.loads((result / "result.json").read_text())
+    page = (result / "result.md").read_text()
+    full = values["depths"][-1]
+    shares = {steps: part["share"] for steps, part in full["accuracy_by_difficulty"].items()}
+    hardest = min(shares, key=shares.get)
+    updates = [_lines(runs / stage / "metrics.jsonl") for stage in commands]
+    pretraining = json.loads((runs / "pretrain" / "run.json").read_text())
+    return CARD.format(
+        parameters=config.num_parameters,
+        layers=config.num_layers,
+        loops=config.num_loops,
+        seed=pretraining["seed"],
+        sequence_length=pretraining["sequence_length"],
+        minutes=sum(line["seconds"] for lines in updates for line in lines) / 60,
+        updates=" + ".join(str(len(lines)) for lines in updates),
+        commands="\n".join(f"    {shlex.join(['looped', *part])}" for part in commands.values()),
+        command=shlex.join(["python", "experiments/train_demo.py", *sys.argv[1:]]),
+        report=f"{_facts(values)}\n{page[page.index('## Policies') :]}",
+        problems=values["num_problems"],
+        wrong=values["num_problems"] - full["accuracy"]["num_right"],
+        hardest=hardest,
+        hardest_share=100 * shares[hardest],
+    )
+
+
+def _facts(values):
+    return f"Measured on {values['num_problems']} held-out problems by `{values['command']}`.\n"
+
+
+def _lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _looped(*arguments):
+    logger.info("looped %s", shlex.join(arguments))
+    done = subprocess.run([sys.executable, "-P", "-m", "looped", *arguments], check=False)
+    if done.returncode:
+        raise LoopedError(
+            f"looped {' '.join(arguments[:2])} ended with {done.returncode}; see above"
+        )
+
+
+if __name__ == "__main__":
+    main()
