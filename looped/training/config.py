@@ -66,7 +66,7 @@ class TrainingConfig:
     """Longer gradients are scaled down to this."""
     prompt_weight: float = 0.0
     """Loss weight of prompt tokens; a completion's weigh 1."""
-    exit_share: float = 0.5
+    exit_share: float = 0.25
     """Share of rows in which tokens leave early and their last keys and values stay, as in an
     engine. 0: every token runs every loop."""
     exit_loss: float = 0.1
