@@ -93,7 +93,7 @@ class PretrainConfig(TrainingConfig):
     """Beta: how strongly the exit distribution is pulled towards a uniform one."""
     weight_decay: float = 0.1
     """Of matrices; vectors have none."""
-    exit_share: float = 0.5
+    exit_share: float = 0.25
     """Share of rows in which tokens leave early and their last keys and values stay, as in an
     engine; below 1. 0: every token runs every loop."""
     exit_loss: float = 0.1

@@ -30,7 +30,7 @@ STEPS = 12
 def pretrain_arguments(out, *options):
     """Of a short run, in which most tokens of some rows leave from the first step on."""
     command = ["train", "pretrain", "--task", "demo", "--out", out, *TINY, *SHORT]
-    return [*command, "--exit-loss", 9, *options]
+    return [*command, "--exit-share", 0.5, "--exit-loss", 9, *options]
 
 
 @pytest.fixture(scope="module")
