@@ -20,26 +20,14 @@ from time import perf_counter
 import jax.numpy as jnp
 from flax import nnx
 
-from looped.config import ModelConfig
+from looped.bench.model_maker import SHAPES
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.loading import LoadedModel
 from looped.models import OuroModel
 from looped.sampling_params import SamplingParams
 
-SMALL = ModelConfig(
-    num_layers=8,
-    hidden_size=512,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=128,
-    intermediate_size=1408,
-    vocab_size=4096,
-    num_loops=4,
-    max_position_embeddings=4096,
-    rms_norm_eps=1e-6,
-    rope_theta=1e6,
-)
+SMALL = SHAPES["small"]
 NUM_PAIRS = 60
 
 

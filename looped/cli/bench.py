@@ -11,6 +11,14 @@ from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
+from .engine_choices import (
+    AttentionBackend,
+    BlockSize,
+    CacheDtype,
+    LayerForm,
+    PromptSeed,
+    RunDtype,
+)
 from .interrupts import ended_by_sigterm
 from .options import BenchProfileFolder
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
@@ -31,13 +39,6 @@ class Shape(StrEnum):
 
     small = "small"
     ouro = "1.4b"
-
-
-class Layers(StrEnum):
-    """Forms of the layers in a compiled step."""
-
-    unrolled = "unrolled"
-    scanned = "scanned"
 
 
 class Exits(StrEnum):
@@ -130,21 +131,12 @@ def interference(
         int, typer.Option(help="Rounds over all processes; every arm once a round.")
     ] = 6,
     processes: Annotated[int, typer.Option(help="Processes, one after the other.")] = 2,
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="Type to run in; by default the checkpoint's.")
-    ] = None,
-    kv_cache_dtype: Annotated[
-        str | None, typer.Option(help="Type of cached keys and values; by default the engine's.")
-    ] = None,
-    attention_backend: Annotated[
-        str, typer.Option(help="Attention backend.")
-    ] = EngineConfig.attention_backend,
-    layers: Annotated[
-        Layers | None,
-        typer.Option(help="Form of the layers in a compiled step; by default the platform's best."),
-    ] = None,
-    block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    dtype: RunDtype = None,
+    kv_cache_dtype: CacheDtype = None,
+    attention_backend: AttentionBackend = EngineConfig.attention_backend,
+    layers: LayerForm = None,
+    block_size: BlockSize = 16,
+    seed: PromptSeed = 0,
     has_plots: HasPlots = True,
     profile: BenchProfileFolder = None,
     as_json: AsJson = False,

@@ -8,8 +8,14 @@ import typer
 
 from looped.engine_config import EngineConfig
 
-from .bench import Layers
-from .checkpoints import Dtype
+from .engine_choices import (
+    AttentionBackend,
+    BlockSize,
+    CacheDtype,
+    LayerForm,
+    PromptSeed,
+    RunDtype,
+)
 from .interrupts import ended_by_sigterm
 from .options import BenchProfileFolder
 from .results import AsJson, command_line, print_result
@@ -46,21 +52,12 @@ def throughput(
         typer.Option(min=1, help="prefill_chunk_size.  [min(128, budget - concurrency + 1)]"),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Every threshold once a round; at least 5.")] = 6,
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="Type to run in; by default the checkpoint's.")
-    ] = None,
-    kv_cache_dtype: Annotated[
-        str | None, typer.Option(help="Type of cached keys and values; by default the engine's.")
-    ] = None,
-    attention_backend: Annotated[
-        str, typer.Option(help="Attention backend.")
-    ] = EngineConfig.attention_backend,
-    layers: Annotated[
-        Layers | None,
-        typer.Option(help="Form of the layers in a compiled step; by default the platform's best."),
-    ] = None,
-    block_size: Annotated[int, typer.Option(min=1, help="Positions in a KV block.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    dtype: RunDtype = None,
+    kv_cache_dtype: CacheDtype = None,
+    attention_backend: AttentionBackend = EngineConfig.attention_backend,
+    layers: LayerForm = None,
+    block_size: BlockSize = 16,
+    seed: PromptSeed = 0,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder to make, for logs, result.json and result.md."),
