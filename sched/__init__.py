@@ -10,7 +10,7 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     door, admission                    who enters
     offer, view, policies, batching    what could run, who decides, and the launch that results
     progress, scheduler                what a result changes; the class that ties it together
-    buckets                            row counts to compile ahead
+    buckets, work                      row counts to compile ahead; what a launch has to do
 
 The same Scheduler serves the engine, the tests' stub executor and simulators.
 """
@@ -52,6 +52,7 @@ from .results import (
 from .scheduler import Scheduler
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
+from .work import LaunchCosts, LaunchWork
 
 __all__ = [
     "NO_INDEX",
@@ -69,8 +70,10 @@ __all__ = [
     "InterfaceError",
     "ItemKind",
     "Ladder",
+    "LaunchCosts",
     "LaunchKind",
     "LaunchResult",
+    "LaunchWork",
     "Policy",
     "PromptItem",
     "PromptScores",
