@@ -32,7 +32,7 @@ Out = Annotated[
     Path, typer.Option(metavar="DIR", help="The run's folder: metrics, checkpoints, the model.")
 ]
 Model = Annotated[
-    Path, typer.Option(metavar="DIR", help="Folder of the backbone: any Ouro checkpoint.")
+    str, typer.Option(help="The backbone: any Ouro checkpoint, as a folder or a hub id.")
 ]
 TaskName = Annotated[
     Task | None, typer.Option(help="demo: arithmetic problems in words, made as they are needed.")
@@ -80,9 +80,12 @@ def gate(
     config: GateConfig,
 ) -> None:
     """Train the exit gate of a model whose weights stay (second stage); writes DIR/model."""
+    from looped.convert import resolve_model_folder
     from looped.training.stages import gate_stage
 
-    gate_stage(out, model, _source(task, data, model), config, resume=resume)
+    _check_source(task, data)
+    folder = resolve_model_folder(model)
+    gate_stage(out, folder, _source(task, data, folder), config, resume=resume)
 
 
 @train.command()
@@ -97,19 +100,26 @@ def lookahead(
     config: LookaheadConfig,
 ) -> None:
     """Train a gate that sees the exit one loop ahead; writes DIR/model, with the gate beside it."""
+    from looped.convert import resolve_model_folder
     from looped.training.stages import lookahead_stage
 
-    lookahead_stage(out, model, _source(task, data, model), config, resume=resume)
+    _check_source(task, data)
+    folder = resolve_model_folder(model)
+    lookahead_stage(out, folder, _source(task, data, folder), config, resume=resume)
 
 
 def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "OpenSource":
     from looped.demo.examples import demo_source
     from looped.training.sources import file_source
 
-    if (task is None) == (data is None):
-        raise UsageError("give either --task or --data")
+    _check_source(task, data)
     if data is None:
         return demo_source
     if tokenizer is None:
         raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
     return partial(file_source, data, tokenizer)
+
+
+def _check_source(task: Task | None, data: Path | None) -> None:
+    if (task is None) == (data is None):
+        raise UsageError("give either --task or --data")

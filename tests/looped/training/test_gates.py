@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 from checkpoints import (
@@ -70,6 +71,26 @@ def assert_all_but_the_gate_is_kept(after, before):
     assert changed == set(GATE)
     assert {name: t.dtype for name, t in new.items()} == {name: t.dtype for name, t in old.items()}
     assert (after / "config.json").read_bytes() == (before / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("stage", ["gate", "lookahead"])
+def test_the_backbone_can_be_a_hub_id(backbone, monkeypatch, tmp_path, stage):
+    taken, asked = [], []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(backbone)
+    )
+    monkeypatch.setattr(
+        f"looped.training.stages.{stage}_stage", lambda out, folder, *_, **__: taken.append(folder)
+    )
+    looped(*arguments(stage, "ByteDance/Ouro-1.4B", tmp_path / "out"))
+    assert (asked, taken) == (["ByteDance/Ouro-1.4B"], [backbone])
+
+
+def test_a_backbone_that_is_nowhere_is_refused_before_anything_is_written(tmp_path):
+    done = looped(*arguments("gate", tmp_path / "nowhere", tmp_path / "out"), check=False)
+    assert done.returncode == 1
+    assert "nowhere is neither a folder nor a hub id" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_second_stage_changes_nothing_but_the_gate(backbone, gated, tmp_path):
