@@ -106,6 +106,12 @@ class LLMEngine:
         self._unfinished: dict[str, dict[int, Request]] = {}
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
+        self._observer.built(
+            self.scheduler,
+            self._ladders,
+            is_deterministic=self.config.deterministic,
+            records_gates=False,
+        )
 
     def rebuilt(self) -> "LLMEngine":
         """A new engine of the same sizes on the same executables, which compiles nothing.
@@ -222,7 +228,7 @@ class LLMEngine:
             raise UsageError(str(error)) from None
         self._unfinished[request_id] = {request.sample_index: request for request in requests}
         for request in requests:
-            self._observer.added(request)
+            self._observer.added(request, self.scheduler)
 
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
@@ -240,6 +246,7 @@ class LLMEngine:
         ]
         for request in samples:
             self._forget(request)
+            self._observer.aborting(request, self.scheduler)
         ended = [self.scheduler.abort(request_id, request.sample_index) for request in samples]
         return self._completed([request for request in ended if request is not None]).completions
 
@@ -312,12 +319,14 @@ class LLMEngine:
     def _fail_batch(self, batch: Batch, error: Exception) -> StepOutput:
         logger.error("a launch failed before it reached the device", exc_info=error)
         self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=False)
         return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
 
     def _reset(self, error: BaseException) -> StepOutput:
         if isinstance(error, Exception):
             logger.error("a launch failed on the device; starting over", exc_info=error)
             self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=True)
         finished = self.scheduler.reset(f"the device state was lost: {error!r}")
         try:
             self.runner.reset()
@@ -338,7 +347,7 @@ class LLMEngine:
         )
         for request in finished:
             self._forget(request)
-            self._observer.ended(request)
+            self._observer.ended(request, self.scheduler)
         return StepOutput(completions=[Completion.from_request(request) for request in finished])
 
     def _forget(self, request: Request) -> None:

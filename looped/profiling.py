@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from looped.sched import Request, Scheduler, TokenOutput
+from looped.sched import Ladder, LaunchKind, Request, Scheduler, TokenOutput
 
 from .errors import UsageError
 from .launch_observer import LaunchObserver, Moment
@@ -85,8 +85,20 @@ class LaunchProfile(LaunchObserver):
         self._lock = threading.Lock()
         """A server ends the profile while its engine's thread may be in a launch."""
 
-    def added(self, request: Request) -> None:
-        self._observer.added(request)
+    def built(
+        self,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> None:
+        self._observer.built(
+            scheduler, ladders, is_deterministic=is_deterministic, records_gates=records_gates
+        )
+
+    def added(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.added(request, scheduler)
         self._has_requests = True
 
     def mark(self, moment: Moment) -> None:
@@ -116,8 +128,14 @@ class LaunchProfile(LaunchObserver):
         if self._num_launches == self._max_launches:
             self._stop()
 
-    def ended(self, request: Request) -> None:
-        self._observer.ended(request)
+    def aborting(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.aborting(request, scheduler)
+
+    def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
+        self._observer.failed(message, scheduler, is_reset=is_reset)
+
+    def ended(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.ended(request, scheduler)
 
     def close(self) -> None:
         """Ends the profile, from any thread, and says if there is none."""

@@ -39,6 +39,8 @@ class LaunchRecord:
     num_count_uploads: int
     """Requests that brought token counts and logit bias with it, each in an upload of its own."""
     runs_gate: bool
+    records_gates: bool
+    """Whether the gate ran and was read for the record of it alone, whatever rows decide."""
     num_readbacks: int
     """1 if the host reads the launch, else 0."""
     items: tuple[ItemRecord, ...]

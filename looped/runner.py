@@ -198,6 +198,7 @@ class Runner:
                 num_calls=len(packed.uploads),
                 num_count_uploads=len(packed.slot_uploads),
                 runs_gate=batch.runs_gate,
+                records_gates=False,
                 num_readbacks=int(batch.is_read),
                 items=items,
             )
