@@ -176,18 +176,7 @@ class Runner:
 
     def _record(self, packed: PackedLaunch) -> None:
         batch = packed.batch
-        items = tuple(
-            ItemRecord(
-                item.request.request_id,
-                item.request.sample_index,
-                item.kind,
-                item.depth,
-                item.first_position,
-                item.count,
-                item.request.slot,
-            )
-            for item in batch.items
-        )
+        items = tuple(ItemRecord.of(item, item.request.slot) for item in batch.items)
         self.records.append(
             LaunchRecord(
                 index=self._num_launches,

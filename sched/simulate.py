@@ -145,9 +145,11 @@ class Simulation:
         self.scheduler = Scheduler(config, self._executor, policy)
         self._arrivals = arrivals
         self._costs = costs
-        self._ladders = ladders_for(
+        self.is_deterministic = is_deterministic
+        self.ladders = ladders_for(
             config, is_deterministic=is_deterministic, policy=self.scheduler.policy
         )
+        """Row buckets of each kind of launch."""
         self._num_launches = 0
 
     def run(self) -> Iterator[SimulatedLaunch]:
@@ -204,7 +206,7 @@ class Simulation:
     def _work(self, batch: Batch) -> LaunchWork:
         kind = batch.launch
         # A deterministic engine runs several passes as calls of the single one.
-        ladder = self._ladders.get(kind) or self._ladders[LaunchKind.RECURRENT]
+        ladder = self.ladders.get(kind) or self.ladders[LaunchKind.RECURRENT]
         return LaunchWork.of(
             batch.items,
             kind=kind,
