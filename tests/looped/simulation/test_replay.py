@@ -62,7 +62,7 @@ def play(engine):
 
 CASES = {
     "mixed": {"policy": "mixed"},
-    "mixed, short chunks": {"policy": "mixed", "prefill_chunk_size": 5, "min_coda_batch_size": 3},
+    "mixed, short chunks": {"policy": "mixed", "prefill_chunk_size": 7, "min_coda_batch_size": 3},
     "separate": {"policy": "separate", "max_prefill_batches_before_decode": 2},
     "atomic": {"policy": "atomic"},
     "priorities, no cache": {"scheduling_policy": "priority", "prefix_caching": False},
