@@ -49,7 +49,7 @@ class PromptItem:
     token_start: int
     """Position of its first token."""
     token_count: int
-    """Its tokens, fixed at creation: min(prefill_chunk_size, budget, what remains)."""
+    """Its tokens, fixed at creation: at most prefill_chunk_size, and at most what remains."""
     state: PromptStateHandle
     """Where the runner keeps its hidden rows between launches."""
     depth: int = 0

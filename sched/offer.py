@@ -6,6 +6,7 @@ Active requests are kept in admission order and looked at in that order, so an i
 run a depth stands in its original place again, and prompts never take turns.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Set
 
 from .config import SchedulerConfig
@@ -88,6 +89,8 @@ class Offer:
         self.prompt_items: list[ScheduledItem] = []
         self.coda_items: list[ScheduledItem] = []
         self.score_items: list[ScheduledItem] = []
+        self.lacking_items: list[Request] = []
+        """Requests whose next prompt item has to be made, in admission order."""
         self.num_decoding = 0
         self.num_past_prompt = 0
         for request in active:
@@ -104,10 +107,16 @@ class Offer:
             self.decode_items.append(decode_item(request))
         elif request.stage is not Stage.PREFILL:
             self.coda_items.append(coda_item(request))
-        elif request.prompt_item is not None and request.prompt_item.awaits_score:
+        elif request.prompt_item is None:
+            self.lacking_items.append(request)
+        elif request.prompt_item.awaits_score:
             self.score_items.append(score_item(request))
         else:
             self.prompt_items.append(prompt_item(request))
+
+    def add_prompt_item(self, request: Request) -> None:
+        """Offer a prompt item that was made after its request was looked at, in its place."""
+        insort(self.prompt_items, prompt_item(request), key=_admission_order)
 
     def view(
         self,
@@ -140,3 +149,7 @@ class Offer:
             num_waiting=num_waiting if is_prompt_shown else 0,
             num_active=num_active,
         )
+
+
+def _admission_order(item: ScheduledItem) -> int:
+    return item.request.admission_index

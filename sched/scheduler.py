@@ -12,6 +12,7 @@ from .batching import build_batch
 from .config import SchedulerConfig
 from .door import check_request
 from .errors import InterfaceError, RequestError
+from .item_size import item_size
 from .items import Batch, LaunchKind
 from .offer import Offer
 from .policies import Policy, policy_named
@@ -86,6 +87,7 @@ class Scheduler:
             InterfaceError: the policy selected what it must not.
         """
         offer = Offer(self._resources.active)
+        self._make_items(offer, now)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
         masked: set[Stage] = set()
@@ -96,6 +98,7 @@ class Scheduler:
             if admits:
                 for request in self._queue.admit():
                     offer.add(request)
+                self._make_items(offer, now)
             view = self._view(offer, masked, now)
             selection = self.policy.take(view, stage)
             if selection.candidates:
@@ -221,6 +224,16 @@ class Scheduler:
     def num_cached_blocks(self) -> int:
         """KV blocks that the prefix cache knows, held or not."""
         return self._resources.blocks.cache.num_entries * self.config.num_planes
+
+    def _make_items(self, offer: Offer, now: float) -> None:
+        """Make the prompt items that are missing, each in sight of those made before it."""
+        num_tokens = self.config.chunk_size
+        for request in offer.lacking_items:
+            if self.policy.item_size is not None:
+                num_tokens = item_size(self.policy, self._view(offer, set(), now), request)
+            self._resources.start_item(request, num_tokens)
+            offer.add_prompt_item(request)
+        offer.lacking_items.clear()
 
     def _view(self, offer: Offer, masked: set[Stage], now: float) -> View:
         return offer.view(
