@@ -37,7 +37,16 @@ from .exits import (
     runs_gate,
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
-from .policies import POLICIES, Policy, pack_whole, policy_named
+from .policies import (
+    POLICIES,
+    Policy,
+    PolicyOptions,
+    pack_whole,
+    policy_named,
+    policy_names,
+    resolve_policy,
+    slack_policy,
+)
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
     CodaResult,
@@ -75,6 +84,7 @@ __all__ = [
     "LaunchResult",
     "LaunchWork",
     "Policy",
+    "PolicyOptions",
     "PromptItem",
     "PromptScores",
     "PromptScoring",
@@ -99,10 +109,13 @@ __all__ = [
     "is_deciding",
     "pack_whole",
     "policy_named",
+    "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
     "recurrent_ladder",
     "resolve_exit",
+    "resolve_policy",
     "runs_gate",
     "score_ladder",
+    "slack_policy",
 ]

@@ -8,6 +8,7 @@ policy again, and their blocks, slots and prompt state stay theirs until the bat
 """
 
 from .admission import AdmissionQueue
+from .aging import Aging
 from .batching import build_batch
 from .config import SchedulerConfig
 from .door import check_request
@@ -15,7 +16,7 @@ from .errors import InterfaceError, RequestError
 from .item_size import item_size
 from .items import Batch, LaunchKind
 from .offer import Offer
-from .policies import Policy, policy_named
+from .policies import Policy
 from .progress import Progress
 from .request import FinishReason, Request, Stage
 from .resources import Resources
@@ -38,19 +39,22 @@ class Scheduler:
         Args:
             config: sizes and limits.
             states: the runner's prompt state.
-            policy: a policy that is not shipped; overrides `config.policy`.
+            policy: overrides the configuration's.
 
         Raises:
             ConfigError: `config` does not suit `policy`.
         """
         self.config = config
-        self.policy = policy if policy is not None else policy_named(config.policy)
+        self.policy = policy or config.chosen_policy
         config.check_policy(self.policy)
         self._resources = Resources(config, states)
         self._queue = AdmissionQueue(config, self._resources)
         self._progress = Progress(config.num_planes, self._resources)
         self._unfinished: dict[tuple[str, int], Request] = {}
         self._in_flight: dict[Batch, None] = {}
+        self._aging = Aging(4 * config.num_planes * config.max_num_seqs, self.policy)
+        self._unseen: list[Request] = []
+        """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
         self._num_prompt_launches = 0
 
@@ -72,39 +76,32 @@ class Scheduler:
         self._queue.add(request)
         self._num_added += 1
         self._unfinished[_name(request)] = request
+        self._unseen.append(request)
 
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Return the next launch, its items now in flight; None if nothing can run.
 
         A stage that yields nothing is masked and the policy asked again, so a step is lost only
-        if nothing at all can run. Prompt rows that await a score are launched before it is asked,
-        one item at a time, the oldest first.
+        if nothing at all can run. What it has passed over too often goes first (`Aging`). Prompt
+        rows that await a score are launched before it is asked, one item at a time, the oldest
+        first.
 
         Args:
-            now: the caller's time, for policies that want one.
+            now: the caller's time, in seconds that never go back, for policies that want one.
 
         Raises:
-            InterfaceError: the policy selected what it must not.
+            InterfaceError: the policy selected what it must not, or nothing when nothing is in
+                flight.
         """
+        self._note_time(now)
         offer = Offer(self._resources.active)
         self._make_items(offer, now)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
-        masked: set[Stage] = set()
-        while len(masked) < len(LAUNCH_STAGES):
-            stage, admits = self.policy.choose(self._view(offer, masked, now))
-            if stage not in LAUNCH_STAGES or stage in masked:
-                stage = next(other for other in LAUNCH_STAGES if other not in masked)
-            if admits:
-                for request in self._queue.admit():
-                    offer.add(request)
-                self._make_items(offer, now)
-            view = self._view(offer, masked, now)
-            selection = self.policy.take(view, stage)
-            if selection.candidates:
-                return self._launch(build_batch(selection, view, self.policy.name))
-            masked.add(stage)
-        return None
+        batch = self._ask(offer, now)
+        if batch is None and not self._in_flight and self.has_unfinished_requests:
+            batch = self._insist(offer, now)
+        return batch if batch is None else self._launch(batch)
 
     def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
         """Consume the result of a launch: progress, exits, tokens, completions.
@@ -116,6 +113,8 @@ class Scheduler:
         self._check_in_flight(batch)
         update = self._progress.apply(batch, result)
         del self._in_flight[batch]
+        self._aging.landed(batch)
+        self._unseen.extend(token.request for token in update.tokens)
         self._forget(update.finished)
         return update
 
@@ -225,6 +224,59 @@ class Scheduler:
         """KV blocks that the prefix cache knows, held or not."""
         return self._resources.blocks.cache.num_entries * self.config.num_planes
 
+    def _ask(self, offer: Offer, now: float) -> Batch | None:
+        """Return what the policy wants, with what is overdue first; None if it wants nothing."""
+        masked: set[Stage] = set()
+        while len(masked) < len(LAUNCH_STAGES):
+            stage, admits = self.policy.choose(self._view(offer, masked, now))
+            if stage not in LAUNCH_STAGES or stage in masked:
+                stage = next(other for other in LAUNCH_STAGES if other not in masked)
+            if admits:
+                self._admit(offer, now)
+            view = self._view(offer, masked, now)
+            selection = self.policy.take(view, stage)
+            if selection.candidates:
+                batch = build_batch(selection, view, self.policy)
+                return self._aged(batch, offer, now)
+            masked.add(stage)
+        return None
+
+    def _aged(self, batch: Batch, offer: Offer, now: float) -> Batch:
+        if not self._aging.may_pass_over(batch):
+            return batch
+        view = self._view(offer, set(), now)
+        selection = self._aging.put_first(batch, view)
+        return batch if selection is None else build_batch(selection, view, self.policy)
+
+    def _insist(self, offer: Offer, now: float) -> Batch:
+        """Return a launch although the policy wants none: nothing is out, so nothing would change.
+
+        A policy that has admitted nobody while nobody is active is asked again after admission.
+        """
+        batch = None
+        if not self._resources.active:
+            self._admit(offer, now)
+            batch = self._ask(offer, now)
+        if batch is None:
+            raise InterfaceError(
+                f"expected from policy {self.policy.name}: a launch, since "
+                f"{self.num_active} requests are ready and none is in flight; got none"
+            )
+        return batch
+
+    def _admit(self, offer: Offer, now: float) -> None:
+        for request in self._queue.admit():
+            self._aging.admitted(request)
+            offer.add(request)
+        self._make_items(offer, now)
+
+    def _note_time(self, now: float) -> None:
+        for request in self._unseen:
+            if not request.output_token_ids:
+                request.arrival_time = now
+            request.newest_token_time = now
+        self._unseen.clear()
+
     def _make_items(self, offer: Offer, now: float) -> None:
         """Make the prompt items that are missing, each in sight of those made before it."""
         num_tokens = self.config.chunk_size
@@ -251,6 +303,7 @@ class Scheduler:
         for item in batch.items:
             item.request.is_in_flight = True
         self._in_flight[batch] = None
+        self._aging.count(batch)
         if batch.launch.runs_layers:
             self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
         return batch
