@@ -10,7 +10,8 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     door, admission                    who enters
     offer, view, policies, batching    what could run, who decides, and the launch that results
     progress, scheduler                what a result changes; the class that ties it together
-    buckets, work                      row counts to compile ahead; what a launch has to do
+    buckets, work, costs               row counts to compile ahead; what a launch has to do, in
+                                       numbers and in seconds
 
 The same Scheduler serves the engine, the tests' stub executor and simulators.
 """
@@ -25,6 +26,7 @@ from .buckets import (
     score_ladder,
 )
 from .config import SchedulerConfig
+from .costs import CostModel, read_cost_table
 from .errors import ConfigError, InterfaceError, RequestError
 from .exits import (
     ExitDecision,
@@ -71,6 +73,7 @@ __all__ = [
     "Choice",
     "CodaResult",
     "ConfigError",
+    "CostModel",
     "ExitDecision",
     "ExitMode",
     "ExitOptions",
@@ -112,6 +115,7 @@ __all__ = [
     "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
+    "read_cost_table",
     "recurrent_ladder",
     "resolve_exit",
     "resolve_policy",
