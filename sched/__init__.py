@@ -8,7 +8,8 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
-    offer, view, policies, batching    what could run, who decides, and the launch that results
+    offer, view, policies              what could run, and who decides
+    chunking, batching                 the prompt items and the launch that result
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work                      row counts to compile ahead; what a launch has to do
 

@@ -9,6 +9,7 @@ policy again, and their blocks, slots and prompt state stay theirs until the bat
 
 from .admission import AdmissionQueue
 from .batching import build_batch
+from .chunking import item_size, window
 from .config import SchedulerConfig
 from .door import check_request
 from .errors import InterfaceError, RequestError
@@ -45,6 +46,8 @@ class Scheduler:
         self.config = config
         self.policy = policy if policy is not None else policy_named(config.policy)
         config.check_policy(self.policy)
+        self._max_window = config.max_window(self.policy)
+        self._has_prefix_caching = config.has_prefix_caching(self.policy)
         self._resources = Resources(config, states)
         self._queue = AdmissionQueue(config, self._resources)
         self._progress = Progress(config.num_planes, self._resources)
@@ -65,7 +68,7 @@ class Scheduler:
                 "unfinished request"
             )
         check_request(request, self.config, self.policy)
-        if self.config.prefix_caching:
+        if self._has_prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
         self._queue.add(request)
@@ -85,10 +88,11 @@ class Scheduler:
         Raises:
             InterfaceError: the policy selected what it must not.
         """
-        offer = Offer(self._resources.active)
+        offer = Offer(self._resources.active, self._max_window)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
         masked: set[Stage] = set()
+        self._start_items(offer, masked, now)
         while len(masked) < len(LAUNCH_STAGES):
             stage, admits = self.policy.choose(self._view(offer, masked, now))
             if stage not in LAUNCH_STAGES or stage in masked:
@@ -96,6 +100,7 @@ class Scheduler:
             if admits:
                 for request in self._queue.admit():
                     offer.add(request)
+                self._start_items(offer, masked, now)
             view = self._view(offer, masked, now)
             selection = self.policy.take(view, stage)
             if selection.candidates:
@@ -231,6 +236,17 @@ class Scheduler:
             num_waiting=len(self._queue),
             num_active=len(self._resources.active),
         )
+
+    def _start_items(self, offer: Offer, masked: set[Stage], now: float) -> None:
+        """Make the prompt items that requests lack, where the policy wants them, and offer them."""
+        if not offer.lacking_items:
+            return
+        view = self._view(offer, masked, now)
+        for request in offer.lacking_items:
+            if len(request.prompt_items) < window(self.policy, view, request):
+                size = item_size(self.policy, view, request)
+                offer.add_item(request, self._resources.start_item(request, size))
+        offer.lacking_items.clear()
 
     def _launch(self, batch: Batch) -> Batch:
         if batch.launch.runs_layers:
