@@ -9,7 +9,7 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
     offer, view, policies              what could run, and who decides
-    chunking, batching                 the prompt items and the launch that result
+    item_size, item_window, batching   the prompt items and the launch that result
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work                      row counts to compile ahead; what a launch has to do
 

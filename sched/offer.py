@@ -116,8 +116,8 @@ class Offer:
         else:
             self._add_prompt(request)
 
-    def add_item(self, request: Request, item: PromptItem) -> None:
-        """Offer a prompt item that was made after its request was looked at."""
+    def add_prompt_item(self, request: Request, item: PromptItem) -> None:
+        """Offer a prompt item that was made after its request was looked at, in its place."""
         insort(self.prompt_items, prompt_item(request, item), key=_prompt_order)
 
     def _add_prompt(self, request: Request) -> None:

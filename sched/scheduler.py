@@ -9,10 +9,11 @@ policy again, and their blocks, slots and prompt state stay theirs until the bat
 
 from .admission import AdmissionQueue
 from .batching import build_batch
-from .chunking import item_size, window
 from .config import SchedulerConfig
 from .door import check_request
 from .errors import InterfaceError, RequestError
+from .item_size import item_size
+from .item_window import item_window
 from .items import Batch, LaunchKind
 from .offer import Offer
 from .policies import Policy, policy_named
@@ -89,10 +90,10 @@ class Scheduler:
             InterfaceError: the policy selected what it must not.
         """
         offer = Offer(self._resources.active, self._max_window)
+        self._make_items(offer, now)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
         masked: set[Stage] = set()
-        self._start_items(offer, masked, now)
         while len(masked) < len(LAUNCH_STAGES):
             stage, admits = self.policy.choose(self._view(offer, masked, now))
             if stage not in LAUNCH_STAGES or stage in masked:
@@ -100,7 +101,7 @@ class Scheduler:
             if admits:
                 for request in self._queue.admit():
                     offer.add(request)
-                self._start_items(offer, masked, now)
+                self._make_items(offer, now)
             view = self._view(offer, masked, now)
             selection = self.policy.take(view, stage)
             if selection.candidates:
@@ -237,15 +238,17 @@ class Scheduler:
             num_active=len(self._resources.active),
         )
 
-    def _start_items(self, offer: Offer, masked: set[Stage], now: float) -> None:
-        """Make the prompt items that requests lack, where the policy wants them, and offer them."""
-        if not offer.lacking_items:
-            return
-        view = self._view(offer, masked, now)
+    def _make_items(self, offer: Offer, now: float) -> None:
+        """Make the prompt items that are missing, each in sight of those made before it."""
+        num_tokens, policy = self.config.chunk_size, self.policy
         for request in offer.lacking_items:
-            if len(request.prompt_items) < window(self.policy, view, request):
-                size = item_size(self.policy, view, request)
-                offer.add_item(request, self._resources.start_item(request, size))
+            if policy.item_size is not None or policy.window is not None:
+                view = self._view(offer, set(), now)
+                if len(request.prompt_items) >= item_window(policy, view, request):
+                    continue
+                num_tokens = item_size(policy, view, request)
+            item = self._resources.start_item(request, num_tokens)
+            offer.add_prompt_item(request, item)
         offer.lacking_items.clear()
 
     def _launch(self, batch: Batch) -> Batch:
