@@ -38,7 +38,14 @@ from .exits import (
     runs_gate,
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
-from .policies import POLICIES, Policy, pack_whole, policy_named
+from .policies import (
+    POLICIES,
+    Policy,
+    pack_whole,
+    policy_named,
+    wavefront_from_options,
+    wavefront_policy,
+)
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
     CodaResult,
@@ -106,4 +113,6 @@ __all__ = [
     "resolve_exit",
     "runs_gate",
     "score_ladder",
+    "wavefront_from_options",
+    "wavefront_policy",
 ]

@@ -11,6 +11,7 @@ from .mixed import MIXED
 from .packing import pack_whole
 from .policy import Policy
 from .separate import SEPARATE
+from .wavefront import wavefront_from_options, wavefront_policy
 
 POLICIES = {policy.name: policy for policy in (MIXED, SEPARATE, ATOMIC)}
 """The shipped policies. Not to be written to."""
@@ -27,4 +28,11 @@ def policy_named(name: str) -> Policy:
     return POLICIES[name]
 
 
-__all__ = ["POLICIES", "Policy", "pack_whole", "policy_named"]
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "pack_whole",
+    "policy_named",
+    "wavefront_from_options",
+    "wavefront_policy",
+]
