@@ -56,8 +56,9 @@ class EngineConfig:
     """Waiting requests looked at in one round of admission."""
     admission_bypass_limit: int = 8
     """Later admissions that a blocked request tolerates before all behind it wait."""
-    prefix_caching: bool = True
-    """Share the KV of full prompt blocks between requests with equal prefixes."""
+    prefix_caching: bool | None = None
+    """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
+    a policy that has several prompt items of a request under way at once."""
     incremental_kv: bool = False
     """Claim KV when it is first written; gains no concurrency until preemption exists."""
     exit_mode: ExitMode | None = None

@@ -200,10 +200,12 @@ def reachable_rungs(
         has_scores: whether any of the prompts is scored.
     """
     num_seqs = min(len(prompt_lengths), config.max_num_seqs)
-    chunks = sorted((min(length, config.chunk_size) for length in prompt_lengths), reverse=True)
-    num_prompt_rows = sum(chunks[:num_seqs])
+    longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
+    num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
+    # Several passes run one prompt item a request, a single one as many as are under way.
+    most_tokens = config.chunk_size * config.max_window(policy_named(config.policy))
     most_rows = {
-        LaunchKind.RECURRENT: num_prompt_rows + num_seqs,
+        LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
         LaunchKind.CODA: num_seqs,
         LaunchKind.SCORE: int(has_scores),

@@ -8,7 +8,9 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
-    offer, view, policies, batching    what could run, who decides, and the launch that results
+    offer, view, policies              what could run, and who decides
+    item_size, item_window             the prompt items that result
+    aging, batching, chooser           and the launch, with what was passed over too often
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work, costs               row counts to compile ahead; what a launch has to do, in
                                        numbers and in seconds
@@ -48,6 +50,8 @@ from .policies import (
     policy_names,
     resolve_policy,
     slack_policy,
+    wavefront_from_options,
+    wavefront_policy,
 )
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
@@ -122,4 +126,6 @@ __all__ = [
     "runs_gate",
     "score_ladder",
     "slack_policy",
+    "wavefront_from_options",
+    "wavefront_policy",
 ]

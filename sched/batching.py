@@ -57,8 +57,8 @@ def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
     if not is_alike or any(item.is_single_pass for item in batch.items):
         raise _fault(
             policy_name,
-            "prompt items of one depth, none of them scored after every loop, in a launch of "
-            "several passes",
+            "prompt items of one depth, none of them scored after every loop or behind another "
+            "item of its prompt, in a launch of several passes",
         )
     if not 1 <= batch.num_passes <= num_planes - depth:
         raise _fault(

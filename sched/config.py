@@ -55,8 +55,9 @@ class SchedulerConfig:
     """Blocks, over all planes, kept free at admission while anything is active."""
     incremental_kv: bool = False
     """Claim blocks when they are first written. Admission counts the whole capacity anyway."""
-    prefix_caching: bool = True
-    """Share full prompt blocks between requests with equal prefixes."""
+    prefix_caching: bool | None = None
+    """Share full prompt blocks between requests with equal prefixes. None: where the policy allows
+    it, which one with several prompt items of a request at once does not."""
     cache_salt: str = ""
     """What else cached blocks depend on: model, dtype, layout."""
     is_chunk_derived: bool = field(init=False)
@@ -108,6 +109,14 @@ class SchedulerConfig:
         """Return the KV blocks of `num_tokens` positions: P * ceil(num_tokens / block_size)."""
         return self.num_planes * -(-num_tokens // self.block_size)
 
+    def max_window(self, policy: Policy) -> int:
+        """Return the most prompt items of a request under way at once: one a depth is enough."""
+        return min(policy.max_window, self.num_planes)
+
+    def has_prefix_caching(self, policy: Policy) -> bool:
+        """Return prefix_caching, or its default under `policy`."""
+        return self.max_window(policy) == 1 if self.prefix_caching is None else self.prefix_caching
+
     def check_policy(self, policy: Policy) -> None:
         """Check the options that depend on the policy.
 
@@ -124,6 +133,11 @@ class SchedulerConfig:
             raise ConfigError(
                 f"prompt_shortcut must be left out with policy {policy.name}, which ignores it; "
                 f"got {self.prompt_shortcut}"
+            )
+        if self.prefix_caching and self.max_window(policy) > 1:
+            raise ConfigError(
+                f"prefix_caching must be off, or left out, with policy {policy.name}, which has up "
+                f"to {self.max_window(policy)} prompt items of a request under way at once"
             )
         num_rows = self.chunk_size + self.max_num_seqs - 1
         if policy.is_mixing and num_rows > self.max_num_batched_tokens:

@@ -109,8 +109,9 @@ class Request:
     """Prompt tokens whose KV is complete in every plane."""
     num_cached_tokens: int = field(default=0, init=False)
     """Those among them that the prefix cache held at admission."""
-    prompt_item: PromptItem | None = field(default=None, init=False)
-    """The chunk of the prompt under way, in PREFILL."""
+    prompt_items: list[PromptItem] = field(default_factory=list, init=False)
+    """Chunks of the prompt under way, in prompt order; each has run deeper than the one after it,
+    or as deep. Only in PREFILL, and one at most unless the policy has a window."""
     loops_done: int = field(default=0, init=False)
     """Loops that the newest token has run."""
     is_exit_pending: bool = field(default=False, init=False)
@@ -138,6 +139,11 @@ class Request:
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.prompt_token_ids)
+
+    @property
+    def num_chunked_tokens(self) -> int:
+        """Prompt tokens that need no further prompt item: complete, or in one under way."""
+        return self.prompt_items[-1].token_end if self.prompt_items else self.num_prefilled_tokens
 
     @property
     def capacity(self) -> int:

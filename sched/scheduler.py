@@ -8,12 +8,10 @@ policy again, and their blocks, slots and prompt state stay theirs until the bat
 """
 
 from .admission import AdmissionQueue
-from .aging import Aging
-from .batching import build_batch
+from .chooser import Chooser
 from .config import SchedulerConfig
 from .door import check_request
 from .errors import InterfaceError, RequestError
-from .item_size import item_size
 from .items import Batch, LaunchKind
 from .offer import Offer
 from .policies import Policy
@@ -22,10 +20,6 @@ from .request import FinishReason, Request, Stage
 from .resources import Resources
 from .results import LaunchResult, StepUpdate
 from .states import PromptStateOwner
-from .view import View
-
-LAUNCH_STAGES = (Stage.CODA, Stage.RECURRENT, Stage.PREFILL)
-"""Stages that can be launched from, in the order tried when a policy insists on a masked one."""
 
 
 class Scheduler:
@@ -47,16 +41,17 @@ class Scheduler:
         self.config = config
         self.policy = policy or config.chosen_policy
         config.check_policy(self.policy)
+        self._max_window = config.max_window(self.policy)
+        self._has_prefix_caching = config.has_prefix_caching(self.policy)
         self._resources = Resources(config, states)
         self._queue = AdmissionQueue(config, self._resources)
+        self._chooser = Chooser(config, self.policy, self._resources, self._queue)
         self._progress = Progress(config.num_planes, self._resources)
         self._unfinished: dict[tuple[str, int], Request] = {}
         self._in_flight: dict[Batch, None] = {}
-        self._aging = Aging(4 * config.num_planes * config.max_num_seqs, self.policy)
         self._unseen: list[Request] = []
         """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
-        self._num_prompt_launches = 0
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -70,7 +65,7 @@ class Scheduler:
                 "unfinished request"
             )
         check_request(request, self.config, self.policy)
-        if self.config.prefix_caching:
+        if self._has_prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
         self._queue.add(request)
@@ -94,13 +89,13 @@ class Scheduler:
                 flight.
         """
         self._note_time(now)
-        offer = Offer(self._resources.active)
-        self._make_items(offer, now)
+        offer = Offer(self._resources.active, self._max_window)
+        self._chooser.make_items(offer, now)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
-        batch = self._ask(offer, now)
+        batch = self._chooser.ask(offer, now)
         if batch is None and not self._in_flight and self.has_unfinished_requests:
-            batch = self._insist(offer, now)
+            batch = self._chooser.insist(offer, now)
         return batch if batch is None else self._launch(batch)
 
     def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
@@ -113,7 +108,7 @@ class Scheduler:
         self._check_in_flight(batch)
         update = self._progress.apply(batch, result)
         del self._in_flight[batch]
-        self._aging.landed(batch)
+        self._chooser.landed(batch)
         self._unseen.extend(token.request for token in update.tokens)
         self._forget(update.finished)
         return update
@@ -166,7 +161,7 @@ class Scheduler:
             request.is_in_flight = False
             self._progress.end(request, FinishReason.ERROR, message)
         self._resources.blocks.clear_cache()
-        self._num_prompt_launches = 0
+        self._chooser.reset()
         self._forget(finished)
         return finished
 
@@ -224,52 +219,6 @@ class Scheduler:
         """KV blocks that the prefix cache knows, held or not."""
         return self._resources.blocks.cache.num_entries * self.config.num_planes
 
-    def _ask(self, offer: Offer, now: float) -> Batch | None:
-        """Return what the policy wants, with what is overdue first; None if it wants nothing."""
-        masked: set[Stage] = set()
-        while len(masked) < len(LAUNCH_STAGES):
-            stage, admits = self.policy.choose(self._view(offer, masked, now))
-            if stage not in LAUNCH_STAGES or stage in masked:
-                stage = next(other for other in LAUNCH_STAGES if other not in masked)
-            if admits:
-                self._admit(offer, now)
-            view = self._view(offer, masked, now)
-            selection = self.policy.take(view, stage)
-            if selection.candidates:
-                batch = build_batch(selection, view, self.policy)
-                return self._aged(batch, offer, now)
-            masked.add(stage)
-        return None
-
-    def _aged(self, batch: Batch, offer: Offer, now: float) -> Batch:
-        if not self._aging.may_pass_over(batch):
-            return batch
-        view = self._view(offer, set(), now)
-        selection = self._aging.put_first(batch, view)
-        return batch if selection is None else build_batch(selection, view, self.policy)
-
-    def _insist(self, offer: Offer, now: float) -> Batch:
-        """Return a launch although the policy wants none: nothing is out, so nothing would change.
-
-        A policy that has admitted nobody while nobody is active is asked again after admission.
-        """
-        batch = None
-        if not self._resources.active:
-            self._admit(offer, now)
-            batch = self._ask(offer, now)
-        if batch is None:
-            raise InterfaceError(
-                f"expected from policy {self.policy.name}: a launch, since "
-                f"{self.num_active} requests are ready and none is in flight; got none"
-            )
-        return batch
-
-    def _admit(self, offer: Offer, now: float) -> None:
-        for request in self._queue.admit():
-            self._aging.admitted(request)
-            offer.add(request)
-        self._make_items(offer, now)
-
     def _note_time(self, now: float) -> None:
         for request in self._unseen:
             if not request.output_token_ids:
@@ -277,35 +226,13 @@ class Scheduler:
             request.newest_token_time = now
         self._unseen.clear()
 
-    def _make_items(self, offer: Offer, now: float) -> None:
-        """Make the prompt items that are missing, each in sight of those made before it."""
-        num_tokens = self.config.chunk_size
-        for request in offer.lacking_items:
-            if self.policy.item_size is not None:
-                num_tokens = item_size(self.policy, self._view(offer, set(), now), request)
-            self._resources.start_item(request, num_tokens)
-            offer.add_prompt_item(request)
-        offer.lacking_items.clear()
-
-    def _view(self, offer: Offer, masked: set[Stage], now: float) -> View:
-        return offer.view(
-            self.config,
-            masked,
-            now=now,
-            num_prompt_launches=self._num_prompt_launches,
-            num_waiting=len(self._queue),
-            num_active=len(self._resources.active),
-        )
-
     def _launch(self, batch: Batch) -> Batch:
         if batch.launch.runs_layers:
             self._claim_blocks(batch)
         for item in batch.items:
             item.request.is_in_flight = True
         self._in_flight[batch] = None
-        self._aging.count(batch)
-        if batch.launch.runs_layers:
-            self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
+        self._chooser.launched(batch)
         return batch
 
     def _claim_blocks(self, batch: Batch) -> None:

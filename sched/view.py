@@ -40,7 +40,8 @@ class View:
     decode_items: tuple[ScheduledItem, ...]
     """Ready decode items, in admission order. Empty if RECURRENT is masked."""
     prompt_items: tuple[ScheduledItem, ...]
-    """Ready prompt items, in admission order. Empty if PREFILL is masked."""
+    """Ready prompt items, in admission order, those of a request in prompt order. Empty if PREFILL
+    is masked."""
     coda_items: tuple[ScheduledItem, ...]
     """Rows ready for the LM head, in admission order. Empty if CODA is masked."""
     num_decoding: int

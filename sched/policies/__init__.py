@@ -24,7 +24,7 @@ What is known about a request stands in `item.request`: its exit rule and whethe
 pending, when it came (`arrival_time`) and when its newest token did (`newest_token_time`), in the
 unit of `view.now`.
 
-No policy can starve anybody for ever: the Scheduler *ages* what it passes over (`sched/ageing.py`).
+No policy can starve anybody for ever: the Scheduler *ages* what it passes over (`sched/aging.py`).
 
 `POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry
 point of the group `looped.policies` (`registry.py`), and the Scheduler and the engine take a
@@ -43,6 +43,7 @@ from .registry import (
     resolve_policy,
 )
 from .slack import slack_policy
+from .wavefront import wavefront_from_options, wavefront_policy
 
 __all__ = [
     "FACTORIES",
@@ -55,4 +56,6 @@ __all__ = [
     "policy_names",
     "resolve_policy",
     "slack_policy",
+    "wavefront_from_options",
+    "wavefront_policy",
 ]

@@ -27,6 +27,7 @@ from .shortest_blind import SHORTEST_BLIND
 from .shortest_lookahead import SHORTEST_LOOKAHEAD
 from .shortest_oracle import SHORTEST_ORACLE
 from .slack import slack_from_options
+from .wavefront import wavefront_from_options
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,7 +54,10 @@ POLICIES = {
     )
 }
 """The shipped policies that take no options. Not to be written to."""
-FACTORIES: dict[str, PolicyFactory] = {"slack": slack_from_options}
+FACTORIES: dict[str, PolicyFactory] = {
+    "wavefront": wavefront_from_options,
+    "slack": slack_from_options,
+}
 """The shipped policies that are made from options. Not to be written to."""
 
 

@@ -107,7 +107,7 @@ def _largest_fit(
     fitting, too_many = 0, view.prefill_chunk_size + 1
     while too_many - fitting > 1:
         num_tokens = (fitting + too_many) // 2
-        start = request.num_prefilled_tokens
+        start = request.num_chunked_tokens
         item = ScheduledItem(request, ItemKind.PROMPT, 0, start, num_tokens)
         if costs.seconds(_pass_of(view, (*decodes, item))) <= allowance:
             fitting = num_tokens

@@ -43,9 +43,11 @@ from looped.sched import (
     SchedulerConfig,
     Stage,
     resolve_exit,
+    wavefront_policy,
 )
 
 MIXED = POLICIES["mixed"]
+WAVEFRONTS = wavefront_policy(), wavefront_policy(2)
 
 PREFIXES = tuple(tuple((7 * i + 3 * family) % VOCAB_SIZE for i in range(24)) for family in (0, 1))
 """Prompts share beginnings, so that the prefix cache has something to do."""
@@ -230,7 +232,7 @@ class Run:
         self, config: SchedulerConfig, policy: Policy, planned: list[Spec], num_ahead: int = 0
     ) -> None:
         self.config = config
-        self.executor = StubExecutor(config)
+        self.executor = StubExecutor(config, config.max_window(policy))
         self.scheduler = Scheduler(config, self.executor, policy)
         self.driver = Driver(self.scheduler, self.executor, num_ahead)
         self.planned = planned
@@ -394,7 +396,10 @@ class Run:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
-    scenarios(), st.sampled_from([*POLICIES.values()]), st.sampled_from([0, 0, 1, 2]), st.booleans()
+    scenarios(),
+    st.sampled_from([*POLICIES.values(), *WAVEFRONTS]),
+    st.sampled_from([0, 0, 1, 2]),
+    st.booleans(),
 )
 def test_any_run_is_safe_fair_and_exact_under_every_policy(
     scenario: tuple[SchedulerConfig, list[Spec]],
@@ -406,6 +411,9 @@ def test_any_run_is_safe_fair_and_exact_under_every_policy(
     if policy is MIXED:
         chunk = config.chunk_size
         config = replace(config, prompt_shortcut=prompt_shortcut, prefill_chunk_size=chunk)
+    if policy.max_window > 1:
+        chunk = config.chunk_size
+        config = replace(config, prefix_caching=None, prefill_chunk_size=chunk)
     if policy.runs_all_depths:
         for spec in planned:  # which it would refuse
             if spec.request.scoring is PromptScoring.EVERY_LOOP:
