@@ -203,7 +203,7 @@ def reachable_rungs(
     longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
     num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
     # Several passes run one prompt item a request, a single one as many as are under way.
-    most_tokens = config.chunk_size * config.max_window(policy_named(config.policy))
+    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
     most_rows = {
         LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
