@@ -16,7 +16,6 @@ from looped.sched import (
     LaunchKind,
     SchedulerConfig,
     bucket_for,
-    policy_named,
     prefill_pads_no_more,
 )
 from looped.sched import ladders_for as ladders_for  # its callers find it beside the rungs
@@ -177,10 +176,12 @@ def reachable_rungs(
         has_scores: whether any of the prompts is scored.
     """
     num_seqs = min(len(prompt_lengths), config.max_num_seqs)
-    chunks = sorted((min(length, config.chunk_size) for length in prompt_lengths), reverse=True)
-    num_prompt_rows = sum(chunks[:num_seqs])
+    longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
+    num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
+    # Several passes run one prompt item a request, a single one as many as are under way.
+    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
     most_rows = {
-        LaunchKind.RECURRENT: num_prompt_rows + num_seqs,
+        LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
         LaunchKind.CODA: num_seqs,
         LaunchKind.SCORE: int(has_scores),
@@ -196,6 +197,6 @@ def reachable_rungs(
 
 def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
     """Whether the policy ever runs so many prompt rows through several depths in one launch."""
-    return policy_named(config.policy).runs_all_depths or prefill_pads_no_more(
+    return config.chosen_policy.runs_all_depths or prefill_pads_no_more(
         num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
     )

@@ -72,7 +72,7 @@ class Runner:
         self.executables = executables
         self.reader = HostReader()
         self.records: deque[LaunchRecord] = deque(maxlen=RECORDS_KEPT)
-        self.prompt_pool = PromptPool(executables.shape.max_num_seqs)
+        self.prompt_pool = PromptPool(executables.shape.num_prompt_places)
         self._leaves = jax.tree.leaves(parameters)
         self._ladders = ladders
         self._num_launches = 0

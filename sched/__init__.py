@@ -8,7 +8,9 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
-    offer, view, policies, batching    what could run, who decides, and the launch that results
+    offer, view, policies              what could run, and who decides
+    item_size, item_window             the prompt items that result
+    aging, batching, chooser           and the launch, with what was passed over too often
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work, costs               row counts to compile ahead; what a launch has to do, in
                                        numbers and in seconds
@@ -43,7 +45,18 @@ from .exits import (
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
 from .ladders import ladders_for
-from .policies import POLICIES, Policy, pack_whole, policy_named
+from .policies import (
+    POLICIES,
+    Policy,
+    PolicyOptions,
+    pack_whole,
+    policy_named,
+    policy_names,
+    resolve_policy,
+    slack_policy,
+    wavefront_from_options,
+    wavefront_policy,
+)
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
     CodaResult,
@@ -95,6 +108,7 @@ __all__ = [
     "LaunchResult",
     "LaunchWork",
     "Policy",
+    "PolicyOptions",
     "PromptItem",
     "PromptScores",
     "PromptScoring",
@@ -127,11 +141,16 @@ __all__ = [
     "ladders_for",
     "pack_whole",
     "policy_named",
+    "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
     "read_cost_table",
     "recurrent_ladder",
     "resolve_exit",
+    "resolve_policy",
     "runs_gate",
     "score_ladder",
+    "slack_policy",
+    "wavefront_from_options",
+    "wavefront_policy",
 ]

@@ -3,7 +3,7 @@
 from .buckets import Ladder, coda_ladder, prefill_ladder, recurrent_ladder, score_ladder
 from .config import SchedulerConfig
 from .items import LaunchKind
-from .policies import Policy, policy_named
+from .policies import Policy
 
 
 def ladders_for(
@@ -27,6 +27,6 @@ def ladders_for(
     }
     if is_deterministic:
         return {kind: ladder[-1:] for kind, ladder in ladders.items()}
-    if config.needs_prefill_launches(policy or policy_named(config.policy)):
+    if config.needs_prefill_launches(policy or config.chosen_policy):
         ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
     return ladders

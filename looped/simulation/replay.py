@@ -167,12 +167,12 @@ class _EngineReplay:
 
     def __init__(self, engine: EngineEvent, events: list[OwnEvent], policy: Policy | None) -> None:
         try:
-            config = engine.scheduler_config()
+            config = engine.scheduler_config(policy)
         except ConfigError as error:
             raise LoopedError(f"the log cannot be replayed here: {error}") from None
         self._events = events
         self._executor = _ReplayExecutor()
-        self._scheduler = Scheduler(config, self._executor, policy)
+        self._scheduler = Scheduler(config, self._executor)
         self._prompts = _Prompts(config.vocab_size, config.block_size)
         self._fates = iter(_fates(events))
         self._samples: dict[Name, Request] = {}
