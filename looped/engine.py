@@ -12,6 +12,7 @@ from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
+from .gate_record import check_full_depth
 from .launch_observer import LaunchObserver, Moment
 from .loading import LoadedModel
 from .lookahead import LookaheadHeads, check_lookahead
@@ -92,7 +93,9 @@ class LLMEngine:
                 raise UsageError(
                     f"shared executables were compiled for {compiled}, this engine needs {needed}"
                 )
-        self.runner = Runner(parameters, executables, self._ladders)
+        self.runner = Runner(
+            parameters, executables, self._ladders, records_gates=self._observer.records_gates
+        )
         self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
@@ -104,7 +107,7 @@ class LLMEngine:
             self.scheduler,
             self._ladders,
             is_deterministic=self.config.deterministic,
-            records_gates=False,
+            records_gates=self._observer.records_gates,
         )
 
     def rebuilt(self) -> "LLMEngine":
@@ -215,6 +218,8 @@ class LLMEngine:
             exit_defaults=self._exit_defaults,
             has_lookahead_gate=self._has_lookahead_gate,
         )
+        if self._observer.records_gates:
+            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
         try:
             for request in requests:  # all alike: what refuses one refuses the first
                 self.scheduler.add(request)
@@ -283,6 +288,7 @@ class LLMEngine:
         except Exception as error:  # the state was donated and is gone
             return self._reset(error)
         self._observer.mark(Moment.COLLECTED)
+        self._observer.collected(batch, result)
         update = self.scheduler.apply(batch, result)
         self._observer.launched(
             self.runner.records[-1],

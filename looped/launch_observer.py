@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 from weakref import WeakKeyDictionary
 
-from looped.sched import FinishReason, Ladder, LaunchKind, Request, Scheduler, TokenOutput
+from looped.sched import (
+    Batch,
+    FinishReason,
+    Ladder,
+    LaunchKind,
+    LaunchResult,
+    Request,
+    Scheduler,
+    TokenOutput,
+)
 
 from .launch_events import (
     AbortEvent,
@@ -49,6 +58,9 @@ class LaunchObserver:
 
     waits_for_device = False
     """Whether the engine is to wait for every launch, so that COLLECTED is the device's end."""
+    records_gates = False
+    """Whether the engine is to run the gate, and read it, in every pass of a decode row, and to
+    refuse requests that may exit early."""
 
     def built(
         self,
@@ -71,6 +83,9 @@ class LaunchObserver:
         """
         return time.perf_counter()
 
+    def collected(self, batch: Batch, result: LaunchResult) -> None:
+        """A launch's result is on the host, and its requests do not know of it yet."""
+
     def launched(
         self,
         record: LaunchRecord,
@@ -88,6 +103,54 @@ class LaunchObserver:
 
     def ended(self, request: Request, scheduler: Scheduler) -> None:
         """A request, or one of its samples, is over."""
+
+
+class ForwardingObserver(LaunchObserver):
+    """Tells another observer all that it hears; a subclass listens itself as well."""
+
+    def __init__(self, observer: LaunchObserver) -> None:
+        self.waits_for_device = observer.waits_for_device
+        self.records_gates = observer.records_gates
+        self._observer = observer
+
+    def built(
+        self,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> None:
+        self._observer.built(
+            scheduler, ladders, is_deterministic=is_deterministic, records_gates=records_gates
+        )
+
+    def added(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.added(request, scheduler)
+
+    def mark(self, moment: Moment) -> float:
+        return self._observer.mark(moment)
+
+    def collected(self, batch: Batch, result: LaunchResult) -> None:
+        self._observer.collected(batch, result)
+
+    def launched(
+        self,
+        record: LaunchRecord,
+        tokens: Sequence[TokenOutput],
+        scheduler: Scheduler,
+        num_compilations: int,
+    ) -> None:
+        self._observer.launched(record, tokens, scheduler, num_compilations)
+
+    def aborting(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.aborting(request, scheduler)
+
+    def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
+        self._observer.failed(message, scheduler, is_reset=is_reset)
+
+    def ended(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.ended(request, scheduler)
 
 
 @dataclass(slots=True)
