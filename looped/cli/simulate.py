@@ -8,7 +8,7 @@ import typer
 from looped.errors import UsageError
 from looped.simulation.options import SchedulerOptions, WorkloadOptions
 
-from .options import with_config_options
+from .options import LaunchLogWaits, with_config_options
 from .results import AsJson, command_line, print_result, require_plots
 
 simulate = typer.Typer(
@@ -37,6 +37,7 @@ def run(
     launch_log: Annotated[
         Path | None, typer.Option(help="Write the launches, as an engine's log has them.")
     ] = None,
+    launch_log_waits: LaunchLogWaits = False,
     plots: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Draw slots, rows and latencies, as `looped plot` does."),
@@ -74,6 +75,7 @@ def run(
                 config,
                 table,
                 sink=None if writer is None else writer.write,
+                waits_for_device=launch_log_waits,
                 on_launch=lambda launch: bars.advance(bar, len(launch.update.finished)),
             )
     finally:

@@ -37,6 +37,9 @@ class WorkloadOptions:
     """Requests under way at any time (a closed loop), instead of a rate."""
     exits: str = "typical"
     """Loops of a token: easy, typical, hard (means 2.25, 2.46, 2.58 of 4), mean:X, or full."""
+    exit_mode: str = "trace"
+    """How exits are decided: trace (known ahead, so nothing is read), or ouro, ouro_delayed or
+    lookahead, which come to the same loops by signals that the host waits for."""
     heterogeneity: float = 0.25
     """Share of the variance of made-up depths that lies between requests, 0 to 1."""
     autocorrelation: float = 0.5
@@ -56,8 +59,12 @@ class WorkloadOptions:
         Raises:
             LoopedError: a file that cannot be read, or options that contradict each other.
         """
+        modes = (ExitMode.TRACE, ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD)
+        if self.exit_mode not in modes:
+            raise UsageError(f"exit mode must be one of {', '.join(modes)}; got {self.exit_mode!r}")
         plan = WorkloadPlan(
             num_planes=num_planes,
+            exit_mode=ExitMode(self.exit_mode),
             requests=self._requests(),
             num_requests=self.requests,
             prompt_tokens=Lengths.parse(self.prompt_tokens),

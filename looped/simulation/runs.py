@@ -15,6 +15,7 @@ from looped.launch_log import LaunchLogWriter
 from looped.sched import (
     ConfigError,
     CostModel,
+    ExitMode,
     RequestError,
     SchedulerConfig,
     SimulatedLaunch,
@@ -47,6 +48,8 @@ class WorkloadPlan:
     """Depths of requests that bring none; see `depth_source`."""
     traces: Sequence[tuple[int, ...]] = ()
     """Recorded depths, instead of `exits`."""
+    exit_mode: ExitMode = ExitMode.TRACE
+    """How exits are decided; see `Workload`."""
     heterogeneity: float = 0.25
     autocorrelation: float = 0.5
     rate: float | None = None
@@ -70,6 +73,7 @@ class WorkloadPlan:
             requests=self.requests or made,
             depths=self._depths(seed),
             num_planes=self.num_planes,
+            exit_mode=self.exit_mode,
             seed=seed,
             rate=self.rate if rate is None else rate,
             burstiness=self.burstiness,
@@ -101,6 +105,7 @@ class WorkloadPlan:
             "num_requests": self.num_requests if is_made else len(self.requests),
             **(lengths if is_made else {}),
             "exits": f"{len(self.traces)} recorded traces" if self.traces else self.exits,
+            "exit_mode": str(self.exit_mode),
             "heterogeneity": None if self.traces else self.heterogeneity,
             "autocorrelation": None if self.traces else self.autocorrelation,
             "rate": self.rate,
@@ -149,6 +154,7 @@ def simulate(
     sink: Callable[[LogEvent], None] | None = None,
     on_launch: Callable[[SimulatedLaunch], None] | None = None,
     is_deterministic: bool = False,
+    waits_for_device: bool = False,
 ) -> Timeline:
     """Runs a workload to its end.
 
@@ -159,6 +165,7 @@ def simulate(
         sink: takes the events of the launch log as well.
         on_launch: is told of every launch, to show progress.
         is_deterministic: one bucket a kind.
+        waits_for_device: whether the host waits for every launch, as with `--launch-log-waits`.
 
     Raises:
         UsageError: a request that could never run, or costs of another P.
@@ -175,7 +182,13 @@ def simulate(
         if sink is not None:
             sink(event)
 
-    simulation = Simulation(config, workload.arrivals(), costs, is_deterministic=is_deterministic)
+    simulation = Simulation(
+        config,
+        workload.arrivals(),
+        costs,
+        is_deterministic=is_deterministic,
+        waits_for_device=waits_for_device,
+    )
     try:
         for launch in record(simulation, keep):
             if on_launch is not None:

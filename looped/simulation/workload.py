@@ -18,10 +18,13 @@ from looped.sched import (
     Arrival,
     Arrivals,
     ClosedArrivals,
+    ExitMode,
     ExitOptions,
+    ExitRule,
     FinishReason,
     Request,
     RequestError,
+    SimulatedOutput,
     TimedArrivals,
     resolve_exit,
 )
@@ -45,6 +48,8 @@ class WorkloadRequest:
     """Seconds from the start of the run; None: to be made up."""
     depths: tuple[int, ...] | None = None
     """Loops of each output token, the first P; None: to be made up."""
+    exit_rule: ExitRule | None = None
+    """How they are decided, of a request that was recorded; None: as the workload says."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,13 @@ def workload_of_log(timeline: Timeline) -> list[WorkloadRequest]:
         end = timeline.ends.get(name)
         if depths and (end is None or end.reason is not FinishReason.ERROR):
             requests.append(
-                WorkloadRequest(event.num_prompt_tokens, len(depths), event.time - start, depths)
+                WorkloadRequest(
+                    event.num_prompt_tokens,
+                    len(depths),
+                    event.time - start,
+                    depths,
+                    event.exit_rule,
+                )
             )
     return requests
 
@@ -136,6 +147,9 @@ class Workload:
     """Of requests that bring none along."""
     num_planes: int
     """P."""
+    exit_mode: ExitMode = ExitMode.TRACE
+    """How exits are decided: `trace` knows them ahead and reads nothing; the other modes come to
+    the same depths by signals, which the host reads and waits for after each loop that decides."""
     seed: int = 0
     """Of arrivals that are made up."""
     rate: float | None = None
@@ -195,11 +209,11 @@ class Workload:
 
     def _built(self) -> Iterator[Request]:
         for index, one in enumerate(self.requests):
-            trace = one.depths or self.depths.depths(index, one.output_tokens)
+            depths = (one.depths or self.depths.depths(index, one.output_tokens))[
+                : one.output_tokens
+            ]
             try:
-                rule = resolve_exit(
-                    ExitOptions(trace=trace[: one.output_tokens]), ExitOptions(), self.num_planes
-                )
+                rule = one.exit_rule or self._rule(depths)
             except RequestError as error:
                 raise UsageError(f"request {index} of the workload: {error}") from None
             yield Request(
@@ -207,7 +221,21 @@ class Workload:
                 prompt_token_ids=prompt_of(index, one.prompt_tokens),
                 max_tokens=one.output_tokens,
                 exit_rule=rule,
+                payload=SimulatedOutput(depths),
             )
+
+    def _rule(self, depths: tuple[int, ...]) -> ExitRule:
+        """A rule by which tokens leave at these depths."""
+        if self.exit_mode is ExitMode.TRACE:
+            return resolve_exit(ExitOptions(trace=depths), ExitOptions(), self.num_planes)
+        is_full = min(depths) == self.num_planes
+        options = ExitOptions(mode=self.exit_mode, threshold=1.0 if is_full else 0.5, min_loops=1)
+        if self.exit_mode is not ExitMode.OURO and min(depths) < 2:
+            raise RequestError(
+                f"exit mode {self.exit_mode} decides a loop ahead, so no token leaves after loop "
+                "1; its depths have one that does"
+            )
+        return resolve_exit(options, ExitOptions(), self.num_planes)
 
 
 def prompt_of(index: int, num_tokens: int) -> tuple[int, ...]:

@@ -24,8 +24,6 @@ def test_numbers_follow_from_the_launches():
     loops = numbers["prompt_token_loops_per_second"] * numbers["makespan"]
     assert loops == pytest.approx(4 * num_prompt)
     assert summary.num_launches[LaunchKind.CODA] == numbers["coda_launches"]
-    busy = sum(launch.ended - launch.started for launch in launches) / numbers["makespan"]
-    assert numbers["device_busy"] == pytest.approx(100 * busy)
     assert 0 < numbers["real_rows"] <= 100
     assert 1 <= numbers["loops_per_token"] <= 4
 

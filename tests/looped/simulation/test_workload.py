@@ -5,11 +5,13 @@ from itertools import pairwise
 from statistics import fmean, pstdev
 
 import pytest
+from simulations import COSTS
 
 from looped.bench.arrivals import arrival_times
 from looped.errors import UsageError
-from looped.sched import ClosedArrivals
+from looped.sched import ClosedArrivals, ExitMode
 from looped.simulation.depths import FullDepth, depth_source
+from looped.simulation.runs import scheduler_config, simulate
 from looped.simulation.workload import (
     Lengths,
     Workload,
@@ -161,4 +163,25 @@ def test_ways_to_come_that_contradict_each_other_are_refused(options, complaint)
 def test_depths_that_are_no_trace_are_refused_by_request():
     made = workload([WorkloadRequest(3, 2, depths=(3, 1))], rate=1.0)
     with pytest.raises(UsageError, match=r"request 0 of the workload.*begin with 4"):
+        come(made.arrivals())
+
+
+@pytest.mark.parametrize("mode", [ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD])
+def test_depths_can_be_come_to_by_signals_that_are_read(mode):
+    requests = [WorkloadRequest(5, 5, depths=(4, 2, 3, 4, 2))]
+    made = workload(requests, rate=1.0, exit_mode=mode)
+    (request,) = (arrival.request for arrival in come(made.arrivals()))
+    assert (request.exit_rule.mode, request.exit_rule.threshold) == (mode, 0.5)
+    timeline = simulate(made, scheduler_config(made, {}), COSTS)
+    tokens = timeline.tokens["0", 0]
+    assert [token.token.exit_depth for token in tokens] == [4, 2, 3, 4, 2]
+    reads = [launch.record.num_readbacks for launch in timeline.launches]
+    known = workload(requests, rate=1.0)
+    fewer = simulate(known, scheduler_config(known, {}), COSTS).launches
+    assert sum(reads) > sum(launch.record.num_readbacks for launch in fewer)
+
+
+def test_a_mode_that_looks_ahead_has_no_token_of_one_loop():
+    made = workload([WorkloadRequest(5, 2, depths=(4, 1))], rate=1.0, exit_mode=ExitMode.LOOKAHEAD)
+    with pytest.raises(UsageError, match="request 0 of the workload: exit mode lookahead decides"):
         come(made.arrivals())
