@@ -23,6 +23,8 @@ CostTable = Annotated[
         "--costs", help="Cost table: a shipped one by name, or a .json file that `fit` made."
     ),
 ]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds, from 0; every point runs on each.")]
+Processes = Annotated[int, typer.Option(min=1, help="Processes that simulate at once.")]
 POLICY_FORM = "NAME, or NAME:KEY=VALUE,KEY=VALUE for one that takes options"
 
 

@@ -7,9 +7,10 @@ samples whose ratio to the prediction lies far out are dropped (stalls of the ma
 every five samples one is held out; what is told of the fit is told of those.
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
-intercept of a pass, a row costs the smallest intercept per row of the bucket, and what is left
-above the larger of the two is the bucket's overhead. So the known buckets are met exactly, and
-unknown ones lie on the cheapest law that the known ones allow: measure those that matter.
+intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
+ran often enough), and what is left above the larger of the two is the bucket's overhead. So known
+buckets are met exactly, and unknown ones lie on the cheapest law that the known ones allow:
+measure those that matter.
 """
 
 from collections import Counter
@@ -35,6 +36,8 @@ FAR_OUT = 6.0
 LEAST_RATIO = 1.5
 """... and at least by this factor."""
 LEAST_SAMPLES = 50
+LEAST_LAUNCHES = 10
+"""Of a bucket, for its intercept to shape the law of the others."""
 
 Rung = tuple[LaunchKind, int]
 Array = Float64[np.ndarray, "..."]
@@ -156,8 +159,8 @@ class _Table:
         heads = {rung: value for rung, value in intercepts.items() if not rung[0].runs_layers}
         if not passes or not heads:
             raise LoopedError("expected launches over the layers and of the LM head in the log")
-        floor, row = _law(passes)
-        head_floor, head_row = _law(heads)
+        floor, row = self._law(passes)
+        head_floor, head_row = self._law(heads)
         overheads: dict[LaunchKind, dict[int, float]] = {}
         for (kind, bucket), value in intercepts.items():
             law = (floor, row) if kind.runs_layers else (head_floor, head_row)
@@ -175,6 +178,16 @@ class _Table:
             **others,
         )
 
+    def _law(self, intercepts: dict[Rung, float]) -> tuple[float, float]:
+        """The floor and the seconds of a row, the largest that stay below every intercept.
+
+        Buckets that hardly ran have no say, unless all are such.
+        """
+        usual = [rung for rung in intercepts if self.num_launches[rung] >= LEAST_LAUNCHES]
+        rungs = usual or list(intercepts)
+        floor = min(intercepts[rung] for rung in rungs)
+        return floor, min(intercepts[rung] / rung[1] for rung in rungs)
+
     def _row(self, sample: Sample) -> list[float]:
         counts: Counter[Rung] = Counter()
         decode_keys = prompt_keys = 0
@@ -189,12 +202,6 @@ class _Table:
         distances = np.abs(ratios - np.median(ratios))
         allowed = max(FAR_OUT * 1.4826 * float(np.median(distances)), float(np.log(LEAST_RATIO)))
         return distances <= allowed
-
-
-def _law(intercepts: dict[Rung, float]) -> tuple[float, float]:
-    """The floor and the seconds of a row, the largest that stay below every intercept."""
-    floor = min(intercepts.values())
-    return floor, min(value / bucket for (_, bucket), value in intercepts.items())
 
 
 def _fit_host(times: list[tuple[int, float]]) -> tuple[float, float]:
