@@ -55,6 +55,7 @@ class WorkloadPlan:
     rate: float | None = None
     burstiness: float | None = None
     concurrency: int | None = None
+    vocab_size: int = VOCAB_SIZE
 
     def workload(self, seed: int, *, rate: float | None = None) -> Workload:
         """The workload of a seed.
@@ -78,6 +79,7 @@ class WorkloadPlan:
             rate=self.rate if rate is None else rate,
             burstiness=self.burstiness,
             concurrency=self.concurrency,
+            vocab_size=self.vocab_size,
         )
 
     def _depths(self, seed: int) -> DepthSource:
@@ -140,7 +142,7 @@ def scheduler_config(workload: Workload, options: Mapping[str, Any]) -> Schedule
     sizes = {"num_blocks": max(blocks, workload.num_planes), "max_model_len": workload.longest}
     try:
         return SchedulerConfig(
-            num_planes=workload.num_planes, vocab_size=VOCAB_SIZE, **(sizes | given)
+            num_planes=workload.num_planes, vocab_size=workload.vocab_size, **(sizes | given)
         )
     except ConfigError as error:
         raise UsageError(str(error)) from None

@@ -33,7 +33,9 @@ from looped.timeline import Timeline
 from .depths import DepthSource
 
 VOCAB_SIZE = 1 << 16
-"""Of made-up prompts."""
+"""Of made-up prompts that no model reads."""
+INDEX_TOKENS = 4
+"""First tokens of a made-up prompt, which spell its index."""
 KEYS = frozenset({"arrival_time", "prompt_tokens", "output_tokens", "depths"})
 
 
@@ -159,6 +161,8 @@ class Workload:
     """See `arrival_times`. None: Poisson."""
     concurrency: int | None = None
     """Requests under way in a closed loop, instead of arrival times."""
+    vocab_size: int = VOCAB_SIZE
+    """Token ids of prompts are below it."""
 
     def __post_init__(self) -> None:
         has_times = self.requests[0].arrival_time is not None
@@ -218,7 +222,7 @@ class Workload:
                 raise UsageError(f"request {index} of the workload: {error}") from None
             yield Request(
                 request_id=str(index),
-                prompt_token_ids=prompt_of(index, one.prompt_tokens),
+                prompt_token_ids=prompt_of(index, one.prompt_tokens, self.vocab_size),
                 max_tokens=one.output_tokens,
                 exit_rule=rule,
                 payload=SimulatedOutput(depths),
@@ -238,10 +242,13 @@ class Workload:
         return resolve_exit(options, ExitOptions(), self.num_planes)
 
 
-def prompt_of(index: int, num_tokens: int) -> tuple[int, ...]:
-    """A prompt that shares no block with that of another index."""
-    head = (index % VOCAB_SIZE, index // VOCAB_SIZE)[:num_tokens]
-    return head + (0,) * (num_tokens - len(head))
+def prompt_of(index: int, num_tokens: int, vocab_size: int = VOCAB_SIZE) -> tuple[int, ...]:
+    """A prompt that shares no block with that of another index, unless it is very short."""
+    head = []
+    for _ in range(min(num_tokens, INDEX_TOKENS)):
+        index, digit = divmod(index, vocab_size)
+        head.append(digit)
+    return (*head, *(0,) * (num_tokens - len(head)))
 
 
 def _parse(values: Any) -> WorkloadRequest:
