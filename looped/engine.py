@@ -250,9 +250,9 @@ class LLMEngine:
         active requests end, and the exception goes on.
         If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
-        self._observer.mark(Moment.SCHEDULING)
+        now = self._observer.mark(Moment.SCHEDULING)
         try:
-            batch = self.scheduler.schedule()
+            batch = self.scheduler.schedule(now)
             if batch is None:
                 return StepOutput()
             return self._run(batch)

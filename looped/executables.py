@@ -17,7 +17,6 @@ from looped.sched import (
     SchedulerConfig,
     bucket_for,
     coda_ladder,
-    policy_named,
     prefill_ladder,
     prefill_pads_no_more,
     recurrent_ladder,
@@ -67,7 +66,7 @@ def ladders_for(
     }
     if is_deterministic:
         return {kind: ladder[-1:] for kind, ladder in ladders.items()}
-    if config.needs_prefill_launches(policy_named(config.policy)):
+    if config.needs_prefill_launches(config.chosen_policy):
         ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
     return ladders
 
@@ -204,7 +203,7 @@ def reachable_rungs(
     longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
     num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
     # Several passes run one prompt item a request, a single one as many as are under way.
-    most_tokens = config.chunk_size * config.max_window(policy_named(config.policy))
+    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
     most_rows = {
         LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
@@ -222,6 +221,6 @@ def reachable_rungs(
 
 def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
     """Whether the policy ever runs so many prompt rows through several depths in one launch."""
-    return policy_named(config.policy).runs_all_depths or prefill_pads_no_more(
+    return config.chosen_policy.runs_all_depths or prefill_pads_no_more(
         num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from looped.pallas_kernels import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
-from looped.sched import ConfigError, SchedulerConfig, policy_named
+from looped.sched import ConfigError, SchedulerConfig
 
 from .config import ModelConfig
 from .engine_config import EngineConfig
@@ -44,7 +44,9 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
             prefill_chunk_size=config.prefill_chunk_size,
             min_coda_batch_size=config.min_coda_batch_size,
             max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
-            policy=config.policy_name,
+            policy=config.chosen_policy,
+            policy_options=config.policy_options,
+            max_decode_rows=config.max_decode_rows,
             prompt_shortcut=config.prompt_shortcut,
             scheduling_policy=config.scheduling_policy,
             admission_scan_limit=config.admission_scan_limit,
@@ -67,7 +69,7 @@ def log_derived(config: SchedulerConfig) -> None:
             config.max_num_batched_tokens,
             config.max_num_seqs,
         )
-    policy = policy_named(config.policy)
+    policy = config.chosen_policy
     if config.prefix_caching is None and not config.has_prefix_caching(policy):
         logger.info("prefix caching is off, which policy %s does without", policy.name)
 
@@ -214,7 +216,7 @@ def _fill_gpu(config: EngineConfig, shape: StateShape, **memory: int) -> StateSh
 
 def _with_prompt_pool(shape: StateShape, config: SchedulerConfig) -> StateShape:
     """Room for the prompt items that the scheduler may have under way."""
-    window = config.max_window(policy_named(config.policy))
+    window = config.max_window(config.chosen_policy)
     return replace(shape, chunk_size=config.chunk_size, max_window=window)
 
 

@@ -89,8 +89,8 @@ class LaunchProfile(LaunchObserver):
         self._observer.added(request)
         self._has_requests = True
 
-    def mark(self, moment: Moment) -> None:
-        self._observer.mark(moment)
+    def mark(self, moment: Moment) -> float:
+        now = self._observer.mark(moment)
         if moment is Moment.SCHEDULING:
             self._end_step()
             if self._has_requests:
@@ -102,6 +102,7 @@ class LaunchProfile(LaunchObserver):
         if self._step is not None:
             self._part = jax.profiler.TraceAnnotation(PARTS[moment])
             self._part.__enter__()
+        return now
 
     def launched(
         self,

@@ -9,9 +9,11 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
     offer, view, policies              what could run, and who decides
-    item_size, item_window, batching   the prompt items and the launch that result
+    item_size, item_window             the prompt items that result
+    aging, batching, chooser           and the launch, with what was passed over too often
     progress, scheduler                what a result changes; the class that ties it together
-    buckets, work                      row counts to compile ahead; what a launch has to do
+    buckets, work, costs               row counts to compile ahead; what a launch has to do, in
+                                       numbers and in seconds
 
 The same Scheduler serves the engine, the tests' stub executor and simulators.
 """
@@ -26,6 +28,7 @@ from .buckets import (
     score_ladder,
 )
 from .config import SchedulerConfig
+from .costs import CostModel, read_cost_table
 from .errors import ConfigError, InterfaceError, RequestError
 from .exits import (
     ExitDecision,
@@ -41,8 +44,12 @@ from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
 from .policies import (
     POLICIES,
     Policy,
+    PolicyOptions,
     pack_whole,
     policy_named,
+    policy_names,
+    resolve_policy,
+    slack_policy,
     wavefront_from_options,
     wavefront_policy,
 )
@@ -70,6 +77,7 @@ __all__ = [
     "Choice",
     "CodaResult",
     "ConfigError",
+    "CostModel",
     "ExitDecision",
     "ExitMode",
     "ExitOptions",
@@ -83,6 +91,7 @@ __all__ = [
     "LaunchResult",
     "LaunchWork",
     "Policy",
+    "PolicyOptions",
     "PromptItem",
     "PromptScores",
     "PromptScoring",
@@ -107,12 +116,16 @@ __all__ = [
     "is_deciding",
     "pack_whole",
     "policy_named",
+    "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
+    "read_cost_table",
     "recurrent_ladder",
     "resolve_exit",
+    "resolve_policy",
     "runs_gate",
     "score_ladder",
+    "slack_policy",
     "wavefront_from_options",
     "wavefront_policy",
 ]

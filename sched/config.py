@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from .errors import ConfigError
-from .policies import Policy, policy_named
+from .policies import Policy, PolicyOptions, resolve_policy
 
 DEFAULT_CHUNK_SIZE = 128
 """The RFC's; experiments/ has no measurement yet that speaks for another."""
@@ -39,8 +39,12 @@ class SchedulerConfig:
     prompt_shortcut: bool | None = None
     """Let prompts run their depths in one launch while no request is past its prompt.
     None: as measured best, where the policy uses it."""
-    policy: str = "mixed"
-    """Name of a shipped policy."""
+    max_decode_rows: int | None = None
+    """Decode rows that a launch may have. None: max_num_seqs, so every ready one is in it."""
+    policy: str | Policy = "mixed"
+    """Name of a policy that is shipped or installed, or a Policy."""
+    policy_options: PolicyOptions = ()
+    """Keys and values, as typed, for a policy that is named and made from options."""
     scheduling_policy: str = "fcfs"
     """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
     admission_scan_limit: int = 64
@@ -58,6 +62,8 @@ class SchedulerConfig:
     """What else cached blocks depend on: model, dtype, layout."""
     is_chunk_derived: bool = field(init=False)
     """Whether prefill_chunk_size was left to us."""
+    chosen_policy: Policy = field(init=False, repr=False, compare=False)
+    """What policy and policy_options mean."""
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -70,7 +76,9 @@ class SchedulerConfig:
                 f"prefill_chunk_size must be in 1..max_num_batched_tokens: {self.chunk_size} is "
                 f"not in 1..{self.max_num_batched_tokens}; try --prefill-chunk-size {derived}"
             )
-        self.check_policy(policy_named(self.policy))
+        policy = resolve_policy(self.policy, self.policy_options)
+        object.__setattr__(self, "chosen_policy", policy)
+        self.check_policy(policy)
 
     @property
     def chunk_size(self) -> int:
@@ -82,6 +90,11 @@ class SchedulerConfig:
     def prefill_interval(self) -> int:
         """max_prefill_batches_before_decode, or its default."""
         return self.max_prefill_batches_before_decode or 1
+
+    @property
+    def decode_row_limit(self) -> int:
+        """max_decode_rows, or its default."""
+        return self.max_num_seqs if self.max_decode_rows is None else self.max_decode_rows
 
     @property
     def has_prompt_shortcut(self) -> bool:
@@ -151,6 +164,11 @@ class SchedulerConfig:
                 "max_num_batched_tokens must be >= max_num_seqs, so that every decode row fits: "
                 f"{self.max_num_batched_tokens} < {self.max_num_seqs}; "
                 f"try --max-num-batched-tokens {self.max_num_seqs}"
+            )
+        if not 1 <= self.decode_row_limit <= self.max_num_seqs:
+            raise ConfigError(
+                f"max_decode_rows must be in 1..max_num_seqs: {self.max_decode_rows} is not in "
+                f"1..{self.max_num_seqs}; leave it out for all"
             )
         if self.min_coda_batch_size > self.max_num_seqs:
             raise ConfigError(

@@ -157,6 +157,7 @@ class Offer:
             num_planes=config.num_planes,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
+            max_decode_rows=config.decode_row_limit,
             min_coda_batch_size=config.min_coda_batch_size,
             prefill_interval=config.prefill_interval,
             prefill_chunk_size=config.chunk_size,

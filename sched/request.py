@@ -7,6 +7,7 @@ and results that arrive late then still refer to the old object.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NO_SLOT = -1
 """Slot of a request that is not active."""
+NO_TIME = math.nan
+"""Moment that has not come yet."""
 NO_INDEX = -1
 """Place in an order that a request has not entered yet."""
 
@@ -86,6 +89,12 @@ class Request:
     """Its place among all requests ever added."""
     admission_index: int = field(default=NO_INDEX, init=False)
     """Its place among all requests ever admitted."""
+    arrival_time: float = field(default=NO_TIME, init=False)
+    """`now` of the first schedule() after it was added."""
+    newest_token_time: float = field(default=NO_TIME, init=False)
+    """`now` of the first schedule() after its newest token came; its arrival_time before any."""
+    launches_seen: int = field(default=0, init=False)
+    """Launches that could have taken its next item, up to when that became ready; see `Aging`."""
     num_bypasses: int = field(default=0, init=False)
     """Later requests admitted while this one was blocked."""
     slot: int = field(default=NO_SLOT, init=False)

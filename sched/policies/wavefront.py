@@ -9,7 +9,7 @@ them. What is computed stays the same, row by row.
 from ..errors import ConfigError
 from ..request import Request, Stage
 from ..view import Selection, View
-from .mixed import choose
+from .mixing import choose_mixing
 from .packing import pack_whole
 from .policy import Policy
 
@@ -18,11 +18,12 @@ ONE_A_DEPTH = 1_000
 
 
 def take(view: View, stage: Stage) -> Selection:
-    """All coda rows; or all decode rows, then the prompt items that fit beside them."""
+    """All coda rows; or decode rows, then the prompt items that fit beside them."""
     if stage is Stage.CODA:
         return Selection(view.coda_items)
-    num_rows = view.max_num_batched_tokens - len(view.decode_items)
-    return Selection(view.decode_items + pack_whole(view.prompt_items, num_rows))
+    decodes = view.decode_items[: view.max_decode_rows]
+    num_rows = view.max_num_batched_tokens - len(decodes)
+    return Selection(decodes + pack_whole(view.prompt_items, num_rows))
 
 
 def wavefront_policy(window: int | None = None) -> Policy:
@@ -43,7 +44,7 @@ def wavefront_policy(window: int | None = None) -> Policy:
 
     return Policy(
         name="wavefront",
-        choose=choose,
+        choose=choose_mixing,
         take=take,
         window=open_window,
         max_window=most,
