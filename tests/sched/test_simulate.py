@@ -198,7 +198,7 @@ def test_a_policy_that_takes_nothing_is_an_error_and_no_endless_loop() -> None:
         take=lambda view, stage: Selection(()),
     )
     simulation = Simulation(config_of(), all_at_once(request_of()), COSTS, policy=idle)
-    with pytest.raises(InterfaceError, match="nothing can run"):
+    with pytest.raises(InterfaceError, match="from policy idle: a launch"):
         simulation.step()
 
 
