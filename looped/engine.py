@@ -12,6 +12,7 @@ from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
+from .gate_record import check_full_depth
 from .launch_observer import LaunchObserver, Moment
 from .loading import LoadedModel
 from .lookahead import LookaheadHeads, check_lookahead
@@ -92,7 +93,9 @@ class LLMEngine:
                 raise UsageError(
                     f"shared executables were compiled for {compiled}, this engine needs {needed}"
                 )
-        self.runner = Runner(parameters, executables, self._ladders)
+        self.runner = Runner(
+            parameters, executables, self._ladders, records_gates=self._observer.records_gates
+        )
         self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
@@ -100,6 +103,12 @@ class LLMEngine:
         self._unfinished: dict[str, dict[int, Request]] = {}
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
+        self._observer.built(
+            self.scheduler,
+            self._ladders,
+            is_deterministic=self.config.deterministic,
+            records_gates=self._observer.records_gates,
+        )
 
     def rebuilt(self) -> "LLMEngine":
         """A new engine of the same sizes on the same executables, which compiles nothing.
@@ -209,6 +218,8 @@ class LLMEngine:
             exit_defaults=self._exit_defaults,
             has_lookahead_gate=self._has_lookahead_gate,
         )
+        if self._observer.records_gates:
+            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
         try:
             for request in requests:  # all alike: what refuses one refuses the first
                 self.scheduler.add(request)
@@ -216,7 +227,7 @@ class LLMEngine:
             raise UsageError(str(error)) from None
         self._unfinished[request_id] = {request.sample_index: request for request in requests}
         for request in requests:
-            self._observer.added(request)
+            self._observer.added(request, self.scheduler)
 
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
@@ -234,6 +245,7 @@ class LLMEngine:
         ]
         for request in samples:
             self._forget(request)
+            self._observer.aborting(request, self.scheduler)
         ended = [self.scheduler.abort(request_id, request.sample_index) for request in samples]
         return self._completed([request for request in ended if request is not None]).completions
 
@@ -276,6 +288,7 @@ class LLMEngine:
         except Exception as error:  # the state was donated and is gone
             return self._reset(error)
         self._observer.mark(Moment.COLLECTED)
+        self._observer.collected(batch, result)
         update = self.scheduler.apply(batch, result)
         self._observer.launched(
             self.runner.records[-1],
@@ -306,12 +319,14 @@ class LLMEngine:
     def _fail_batch(self, batch: Batch, error: Exception) -> StepOutput:
         logger.error("a launch failed before it reached the device", exc_info=error)
         self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=False)
         return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
 
     def _reset(self, error: BaseException) -> StepOutput:
         if isinstance(error, Exception):
             logger.error("a launch failed on the device; starting over", exc_info=error)
             self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=True)
         finished = self.scheduler.reset(f"the device state was lost: {error!r}")
         try:
             self.runner.reset()
@@ -332,7 +347,7 @@ class LLMEngine:
         )
         for request in finished:
             self._forget(request)
-            self._observer.ended(request)
+            self._observer.ended(request, self.scheduler)
         return StepOutput(completions=[Completion.from_request(request) for request in finished])
 
     def _forget(self, request: Request) -> None:

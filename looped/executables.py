@@ -16,12 +16,9 @@ from looped.sched import (
     LaunchKind,
     SchedulerConfig,
     bucket_for,
-    coda_ladder,
-    prefill_ladder,
     prefill_pads_no_more,
-    recurrent_ladder,
-    score_ladder,
 )
+from looped.sched import ladders_for as ladders_for  # its callers find it beside the rungs
 
 from .coda import coda, score
 from .compile_target import THIS_MACHINE, CompileTarget
@@ -48,27 +45,6 @@ LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
 
 Rung = tuple[LaunchKind, int]
 """A launch kind and its number of rows, padding included."""
-
-
-def ladders_for(
-    config: SchedulerConfig, *, is_deterministic: bool = False
-) -> dict[LaunchKind, Ladder]:
-    """Row buckets of each launch kind that the policy uses.
-
-    A deterministic engine has one bucket for each kind and no `prefill`, so that a row always runs
-    through the same program; its score bucket is the budget, so as not to depend on the chunk.
-    """
-    budget = config.max_num_batched_tokens
-    ladders = {
-        LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
-        LaunchKind.CODA: coda_ladder(config.max_num_seqs),
-        LaunchKind.SCORE: score_ladder(budget if is_deterministic else config.chunk_size),
-    }
-    if is_deterministic:
-        return {kind: ladder[-1:] for kind, ladder in ladders.items()}
-    if config.needs_prefill_launches(config.chosen_policy):
-        ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
-    return ladders
 
 
 class Executables:

@@ -1,14 +1,107 @@
-"""What a launch log is made of: requests that come and end, launches, and the tokens they bring.
+"""What a launch log is made of: engines, requests that come and end, launches, and their tokens.
 
 Times are seconds of one clock, from the same zero for all events of a log. Nothing here reads a
 clock: `LaunchRecorder` does, and tests make events up. JAX is not needed to look at them.
+
+Everything that decides what a Scheduler does next is here, so that a log can be replayed: its
+configuration, and, in the order in which they happened, what it was told (requests, aborts) and
+what the launches brought (exit depths, stops). A `FaultEvent` says where that ends.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from looped.sched import FinishReason, Scheduler, Stage, TokenOutput
+from looped.sched import (
+    ConfigError,
+    ExitRule,
+    FinishReason,
+    Ladder,
+    LaunchKind,
+    Policy,
+    PromptScoring,
+    Request,
+    Scheduler,
+    SchedulerConfig,
+    Stage,
+    TokenOutput,
+)
 
 from .records import LaunchRecord
+
+PREFIX_KEY_DIGITS = 16
+"""Of a block's key in the prefix cache: hexadecimal digits that are logged, enough to tell apart
+all blocks of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvent:
+    """Who is meant from here on: every event up to the next of this type is of this engine.
+
+    It comes before an engine's first request, and again where the events of several alternate.
+    """
+
+    time: float
+    engine_index: int
+    """Engines before it in the log; one that was built anew after a failure is another one."""
+    launch_index: int
+    """Its launches so far."""
+    policy: str
+    """Name of the policy that its scheduler asks."""
+    is_deterministic: bool
+    """Whether passes of a prefill launch are calls of their own, and buckets single."""
+    records_gates: bool
+    """Whether the gate runs, and is read, in every pass of a decode row, for a record of it."""
+    ladders: dict[LaunchKind, Ladder] = field(hash=False)
+    """Row buckets of each kind of launch that it has."""
+    config: dict[str, Any] = field(hash=False)
+    """Every option of its SchedulerConfig, complete, by name; P is `num_planes`."""
+
+    @classmethod
+    def of(
+        cls,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        engine_index: int,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> "EngineEvent":
+        """Describes an engine before its first launch, at time 0."""
+        config = scheduler.config
+        options = [option.name for option in fields(config) if option.init]
+        return cls(
+            time=0.0,
+            engine_index=engine_index,
+            launch_index=0,
+            policy=scheduler.policy.name,
+            is_deterministic=is_deterministic,
+            records_gates=records_gates,
+            ladders=dict(ladders),
+            # As JSON has it; a policy that was given as an object goes by its name.
+            config={name: getattr(config, name) for name in options}
+            | {
+                "policy": scheduler.policy.name,
+                "policy_options": [list(pair) for pair in config.policy_options],
+            },
+        )
+
+    def scheduler_config(self, policy: Policy | None = None) -> SchedulerConfig:
+        """The configuration, built again.
+
+        Args:
+            policy: stands for the one that is named, which may not be installed here.
+
+        Raises:
+            ConfigError: this version, or this installation, does not know an option or the policy.
+        """
+        options = tuple(map(tuple, self.config.get("policy_options", ())))
+        changes: dict[str, Any] = {"policy_options": options}
+        if policy is not None:
+            changes = {"policy": policy, "policy_options": ()}
+        try:
+            return SchedulerConfig(**self.config | changes)
+        except TypeError as error:
+            raise ConfigError(f"the log's scheduler has other options than ours: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +160,67 @@ class RequestEvent:
     sample_index: int
     num_prompt_tokens: int
     max_tokens: int
+    launch_index: int
+    """The launch before which the scheduler first saw it: launches of its engine so far."""
+    priority: int
+    exit_rule: ExitRule
+    """Complete, a recorded trace included."""
+    scoring: PromptScoring
+    num_earlier_samples: int
+    """Samples of its prompt that it may wait for: those with the sample indices below this."""
+    prefix_keys: tuple[str, ...]
+    """Of each full block of its prompt, what the prefix cache knows it by, shortened: equal keys
+    mean equal prompts up to there. Empty without prefix caching."""
+
+    @classmethod
+    def of(cls, request: Request, *, time: float, launch_index: int) -> "RequestEvent":
+        """Describes a request that was just added to a scheduler."""
+        return cls(
+            time=time,
+            request_id=request.request_id,
+            sample_index=request.sample_index,
+            num_prompt_tokens=request.num_prompt_tokens,
+            max_tokens=request.max_tokens,
+            launch_index=launch_index,
+            priority=request.priority,
+            exit_rule=request.exit_rule,
+            scoring=request.scoring,
+            num_earlier_samples=len(request.earlier_samples),
+            prefix_keys=tuple(key.hex()[:PREFIX_KEY_DIGITS] for key in request.prefix_keys),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AbortEvent:
+    """The scheduler was told to end a request, or one of its samples; a stop string does that, too.
+
+    Its `EndEvent` follows at once, or with the launch that it is in.
+    """
+
+    time: float
+    request_id: str
+    sample_index: int
+    launch_index: int
+    """Launches of its engine so far, that under way not counted."""
+    stage: Stage
+    """Where it stood; in RECURRENT and CODA with a token that no launch brings any more."""
+    loops_done: int
+    """Loops that this token had run; in CODA, the depth at which it had left."""
+    is_in_flight: bool
+    """Whether a launch with it was under way, whose result is dropped."""
+
+    @classmethod
+    def of(cls, request: Request, *, time: float, launch_index: int) -> "AbortEvent":
+        """Describes a request that is about to be aborted."""
+        return cls(
+            time=time,
+            request_id=request.request_id,
+            sample_index=request.sample_index,
+            launch_index=launch_index,
+            stage=request.stage,
+            loops_done=request.loops_done,
+            is_in_flight=request.is_in_flight,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +230,29 @@ class EndEvent:
     time: float
     request_id: str
     sample_index: int
+    launch_index: int
+    """Launches of its engine so far, that included which ended it; an abort between launches comes
+    before the launch of this index."""
     reason: FinishReason
     num_tokens: int
     """Tokens that it emitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """A launch failed, and has no line; what follows depends on more than the log says.
+
+    Requests that it ended follow, with reason `error`. Without one of these before it, such an end
+    means that logits were not finite, in the launch just before.
+    """
+
+    time: float
+    launch_index: int
+    """Launches of its engine so far, the failed one not counted."""
+    is_reset: bool
+    """Whether the device state was lost, and with it every active request and the prefix cache;
+    otherwise the launch's own requests ended, before it reached the device."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +287,4 @@ class LaunchEvent:
         return self.ended - self.dispatched if self.record.num_readbacks else 0.0
 
 
-LogEvent = RequestEvent | EndEvent | LaunchEvent
+LogEvent = EngineEvent | RequestEvent | AbortEvent | LaunchEvent | EndEvent | FaultEvent

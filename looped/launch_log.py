@@ -1,9 +1,12 @@
 """The launch log on disk: JSON lines, one a launch, with a schema version in the first.
 
-    {"type": "header", "schema": 1, …}    what the lists in the other lines hold, and `meta`
+    {"type": "header", "schema": 2, …}    what the lists in the other lines hold, and `meta`
+    {"type": "engine", …}                 whose the next lines are: its scheduler's options, buckets
     {"type": "request", …}                a request entered the queue
     {"type": "launch", …}                 kind, rows, moments, queues, items, tokens
+    {"type": "abort", …}                  a request is to end
     {"type": "end", …}                    a request is over
+    {"type": "fault", …}                  a launch failed
 
 A name that ends in `.gz` is compressed. Lines are written in batches, so a process that is killed
 loses the last of them; a cut last line is dropped with a warning when the log is read.
@@ -15,40 +18,28 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from looped.sched import FinishReason, ItemKind, LaunchKind
-
 from .errors import LoopedError, UsageError
-from .launch_events import (
-    EndEvent,
-    LaunchEvent,
-    LogEvent,
-    LoggedToken,
-    QueueLengths,
-    RequestEvent,
+from .launch_events import LogEvent
+from .launch_lines import (
+    ITEM_FIELDS,
+    QUEUE_FIELDS,
+    TOKEN_FIELDS,
+    event_from_json,
+    event_to_json,
 )
 from .launch_observer import LaunchObserver, LaunchRecorder
-from .records import ItemRecord, LaunchRecord
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LINES_KEPT = 256
 """Lines that are held back before they are written together."""
-ITEM_FIELDS = tuple(field.name for field in fields(ItemRecord))
-TOKEN_FIELDS = tuple(field.name for field in fields(LoggedToken))
-QUEUE_FIELDS = tuple(field.name for field in fields(QueueLengths))
-MOMENTS = ("scheduled", "started", "dispatched", "ended", "visible")
-RECORD_FIELDS = tuple(
-    field.name for field in fields(LaunchRecord) if field.name not in ("kind", "items")
-)
-
-_KIND_NAMES = {kind: kind.name.lower() for kind in ItemKind}
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -193,83 +184,6 @@ def read_launch_log(path: Path) -> LaunchLog:
         except (KeyError, TypeError, ValueError) as error:
             raise LoopedError(f"{path}, line {number} is damaged: {error!r}") from None
     return LaunchLog(path, header["meta"], tuple(events))
-
-
-def event_to_json(event: LogEvent) -> dict[str, Any]:
-    """One line as an object of JSON."""
-    match event:
-        case RequestEvent():
-            return {"type": "request", **_shallow(event)}
-        case EndEvent():
-            return {"type": "end", **_shallow(event)}
-    record = event.record
-    return {
-        "type": "launch",
-        "kind": record.kind.name.lower(),
-        **{name: getattr(record, name) for name in RECORD_FIELDS},
-        "num_padded_rows": record.num_padded_rows,
-        **{name: getattr(event, name) for name in MOMENTS},
-        "num_compilations": event.num_compilations,
-        "queues": _values(event.queues, QUEUE_FIELDS),
-        "items": [_item_values(item) for item in record.items],
-        "tokens": [_token_values(token) for token in event.tokens],
-    }
-
-
-def event_from_json(values: dict[str, Any]) -> LogEvent:
-    """The event of one line; KeyError, TypeError or ValueError if it is none."""
-    match values.pop("type"):
-        case "request":
-            return RequestEvent(**values)
-        case "end":
-            return EndEvent(**values | {"reason": FinishReason(values["reason"])})
-        case "launch":
-            items = tuple(
-                ItemRecord(request_id, sample_index, ItemKind[kind.upper()], *rest)
-                for request_id, sample_index, kind, *rest in values["items"]
-            )
-            kind = LaunchKind[values["kind"].upper()]
-            record = {name: values[name] for name in RECORD_FIELDS}
-            return LaunchEvent(
-                record=LaunchRecord(kind=kind, items=items, **record),
-                queues=QueueLengths(*values["queues"]),
-                num_compilations=values["num_compilations"],
-                tokens=tuple(LoggedToken(*token) for token in values["tokens"]),
-                **{name: float(values[name]) for name in MOMENTS},
-            )
-        case other:
-            raise ValueError(f"type {other!r}")
-
-
-# Written out: these run once an item and a token, and a loop over names costs four times as much.
-def _item_values(item: ItemRecord) -> tuple[str | int, ...]:
-    return (
-        item.request_id,
-        item.sample_index,
-        _KIND_NAMES[item.kind],
-        item.depth,
-        item.first_position,
-        item.num_rows,
-        item.slot,
-    )
-
-
-def _token_values(token: LoggedToken) -> tuple[str | int, ...]:
-    return (
-        token.request_id,
-        token.sample_index,
-        token.output_index,
-        token.token_id,
-        token.exit_depth,
-    )
-
-
-def _shallow(event: RequestEvent | EndEvent) -> dict[str, Any]:
-    return {field.name: getattr(event, field.name) for field in fields(event)}
-
-
-def _values(holder: object, names: tuple[str, ...]) -> list[Any]:
-    return [getattr(holder, name) for name in names]
 
 
 def _parse(path: Path, number: int, line: str) -> dict[str, Any]:

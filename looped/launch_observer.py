@@ -6,11 +6,32 @@ told the time; the default observer is deaf, so an engine without a log pays lit
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum, auto
+from weakref import WeakKeyDictionary
 
-from looped.sched import FinishReason, Request, Scheduler, TokenOutput
+from looped.sched import (
+    Batch,
+    FinishReason,
+    Ladder,
+    LaunchKind,
+    LaunchResult,
+    Request,
+    Scheduler,
+    TokenOutput,
+)
 
-from .launch_events import EndEvent, LaunchEvent, LogEvent, LoggedToken, QueueLengths, RequestEvent
+from .launch_events import (
+    AbortEvent,
+    EndEvent,
+    EngineEvent,
+    FaultEvent,
+    LaunchEvent,
+    LogEvent,
+    LoggedToken,
+    QueueLengths,
+    RequestEvent,
+)
 from .records import LaunchRecord
 
 Clock = Callable[[], float]
@@ -37,8 +58,21 @@ class LaunchObserver:
 
     waits_for_device = False
     """Whether the engine is to wait for every launch, so that COLLECTED is the device's end."""
+    records_gates = False
+    """Whether the engine is to run the gate, and read it, in every pass of a decode row, and to
+    refuse requests that may exit early."""
 
-    def added(self, request: Request) -> None:
+    def built(
+        self,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> None:
+        """An engine with this scheduler is ready for requests. Its scheduler names it below."""
+
+    def added(self, request: Request, scheduler: Scheduler) -> None:
         """A request, or one of its samples, is in the queue."""
 
     def mark(self, moment: Moment) -> float:
@@ -49,6 +83,9 @@ class LaunchObserver:
         """
         return time.perf_counter()
 
+    def collected(self, batch: Batch, result: LaunchResult) -> None:
+        """A launch's result is on the host, and its requests do not know of it yet."""
+
     def launched(
         self,
         record: LaunchRecord,
@@ -58,8 +95,70 @@ class LaunchObserver:
     ) -> None:
         """A launch has been applied: its tokens can be seen. Its moments were marked before."""
 
-    def ended(self, request: Request) -> None:
+    def aborting(self, request: Request, scheduler: Scheduler) -> None:
+        """A request, or one of its samples, is about to be aborted."""
+
+    def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
+        """A launch failed: before it reached the device, or with the device state (a reset)."""
+
+    def ended(self, request: Request, scheduler: Scheduler) -> None:
         """A request, or one of its samples, is over."""
+
+
+class ForwardingObserver(LaunchObserver):
+    """Tells another observer all that it hears; a subclass listens itself as well."""
+
+    def __init__(self, observer: LaunchObserver) -> None:
+        self.waits_for_device = observer.waits_for_device
+        self.records_gates = observer.records_gates
+        self._observer = observer
+
+    def built(
+        self,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> None:
+        self._observer.built(
+            scheduler, ladders, is_deterministic=is_deterministic, records_gates=records_gates
+        )
+
+    def added(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.added(request, scheduler)
+
+    def mark(self, moment: Moment) -> float:
+        return self._observer.mark(moment)
+
+    def collected(self, batch: Batch, result: LaunchResult) -> None:
+        self._observer.collected(batch, result)
+
+    def launched(
+        self,
+        record: LaunchRecord,
+        tokens: Sequence[TokenOutput],
+        scheduler: Scheduler,
+        num_compilations: int,
+    ) -> None:
+        self._observer.launched(record, tokens, scheduler, num_compilations)
+
+    def aborting(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.aborting(request, scheduler)
+
+    def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
+        self._observer.failed(message, scheduler, is_reset=is_reset)
+
+    def ended(self, request: Request, scheduler: Scheduler) -> None:
+        self._observer.ended(request, scheduler)
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What a recorder knows of one engine."""
+
+    description: EngineEvent
+    num_launches: int = 0
 
 
 class LaunchRecorder(LaunchObserver):
@@ -83,17 +182,31 @@ class LaunchRecorder(LaunchObserver):
         self._clock = clock
         self._zero = clock()
         self._moments = [0.0] * len(Moment)
+        self._engines: WeakKeyDictionary[Scheduler, _Engine] = WeakKeyDictionary()
+        self._num_engines = 0
+        self._last: _Engine | None = None
 
-    def added(self, request: Request) -> None:
-        self._sink(
-            RequestEvent(
-                self._now(),
-                request.request_id,
-                request.sample_index,
-                request.num_prompt_tokens,
-                request.max_tokens,
-            )
+    def built(
+        self,
+        scheduler: Scheduler,
+        ladders: dict[LaunchKind, Ladder],
+        *,
+        is_deterministic: bool,
+        records_gates: bool,
+    ) -> None:
+        description = EngineEvent.of(
+            scheduler,
+            ladders,
+            engine_index=self._num_engines,
+            is_deterministic=is_deterministic,
+            records_gates=records_gates,
         )
+        self._engines[scheduler] = _Engine(description)
+        self._num_engines += 1
+
+    def added(self, request: Request, scheduler: Scheduler) -> None:
+        index = self._turn_to(scheduler).num_launches
+        self._sink(RequestEvent.of(request, time=self._now(), launch_index=index))
 
     def mark(self, moment: Moment) -> float:
         self._moments[moment] = now = self._now()
@@ -107,6 +220,7 @@ class LaunchRecorder(LaunchObserver):
         num_compilations: int,
     ) -> None:
         visible = self._now()
+        self._turn_to(scheduler).num_launches = record.index + 1
         self._sink(
             LaunchEvent(
                 record=record,
@@ -121,10 +235,29 @@ class LaunchRecorder(LaunchObserver):
             )
         )
 
-    def ended(self, request: Request) -> None:
+    def aborting(self, request: Request, scheduler: Scheduler) -> None:
+        index = self._turn_to(scheduler).num_launches
+        self._sink(AbortEvent.of(request, time=self._now(), launch_index=index))
+
+    def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
+        index = self._turn_to(scheduler).num_launches
+        self._sink(FaultEvent(self._now(), index, is_reset, message))
+
+    def ended(self, request: Request, scheduler: Scheduler) -> None:
+        index = self._turn_to(scheduler).num_launches
         reason = request.finish_reason or FinishReason.ABORT
         name = request.request_id, request.sample_index
-        self._sink(EndEvent(self._now(), *name, reason, len(request.output_token_ids)))
+        self._sink(EndEvent(self._now(), *name, index, reason, len(request.output_token_ids)))
+
+    def _turn_to(self, scheduler: Scheduler) -> _Engine:
+        """The scheduler's engine; says so in the log if it is not the one of the last event."""
+        engine = self._engines[scheduler]
+        if engine is not self._last:
+            self._last = engine
+            self._sink(
+                replace(engine.description, time=self._now(), launch_index=engine.num_launches)
+            )
+        return engine
 
     def _now(self) -> float:
         return self._clock() - self._zero

@@ -13,6 +13,7 @@ from .config import ModelConfig
 from .engine import LLMEngine
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
+from .gate_record import check_default_depth
 from .launch_observer import LaunchObserver
 from .loading import load_folder
 from .lookahead import check_lookahead
@@ -81,7 +82,11 @@ class LLM:
         use_compilation_cache()
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.
-        check_options(config, ModelConfig.from_file(folder / "config.json"), num_loops)
+        model_config = ModelConfig.from_file(folder / "config.json")
+        check_options(config, model_config, num_loops)
+        if observer is not None and observer.records_gates:
+            num_planes = num_loops or model_config.num_loops
+            check_default_depth(config, replace(model_config, num_loops=num_planes))
         check_lookahead(config.exit_mode, has_gate=(folder / LOOKAHEAD_FILE).exists())
         has_tokenizer = (folder / "tokenizer.json").exists()
         self.tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None

@@ -16,6 +16,7 @@ from .packing import (
     GATE_NONE,
     GATE_OURO,
     GATE_RANDOM_LOOKAHEAD,
+    GATE_RECORDED,
     CodaArrays,
     PackedLayout,
     PrefillArrays,
@@ -40,10 +41,16 @@ GATES = {
 
 
 class Packer:
-    """Packs the batches of one engine; mirrors the block tables of its requests."""
+    """Packs the batches of one engine; mirrors the block tables of its requests.
 
-    def __init__(self, shape: StateShape) -> None:
+    Args:
+        shape: sizes of the device state.
+        records_gates: ask for the gate of every decode row in every pass.
+    """
+
+    def __init__(self, shape: StateShape, *, records_gates: bool = False) -> None:
         self._shape = shape
+        self._records_gates = records_gates
         self._tables = BlockTables(shape)
 
     def pack_recurrent(
@@ -53,12 +60,15 @@ class Packer:
         buffer, arrays = self._start(batch, layout)
         decode, prompts = batch.items[: batch.num_decode], batch.items[batch.num_decode :]
         count, slots, depths = len(decode), _slots(decode), [item.depth for item in decode]
-        arrays.runs_gate[...] = batch.runs_gate
+        records_gates = self._records_gates and count > 0
+        arrays.runs_gate[...] = batch.runs_gate or records_gates
         arrays.decode_slots[:] = self._shape.max_num_seqs
         arrays.decode_slots[:count] = slots
         arrays.decode_depths[:count] = depths
         arrays.decode_positions[:count] = [item.first_position for item in decode]
-        arrays.decode_gates[:count] = [_gate_of(item) for item in decode]
+        arrays.decode_gates[:count] = (
+            GATE_RECORDED if records_gates else [_gate_of(item) for item in decode]
+        )
         arrays.decode_tables[:count] = self._tables.blocks[slots, depths]
         self._pack_prompts(prompts, arrays.prompts, arrays.token_ids, count, pass_index, 1)
         arrays.prompt_tables[: len(prompts)] = self._tables.blocks[

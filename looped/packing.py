@@ -27,6 +27,8 @@ GATE_RANDOM_LOOKAHEAD = 2
 """The random look-ahead head; it has no memory."""
 GATE_LOOKAHEAD = 3
 """The trained look-ahead head of the row's loop; no memory either."""
+GATE_RECORDED = 4
+"""The model's gate by itself, for a record of it; the row's survival product stays as it is."""
 
 
 @register_pytree
@@ -63,7 +65,7 @@ class RecurrentArrays:
     decode_positions: Any
     """[R] the row's place in its sequence."""
     decode_gates: Any
-    """[R] GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD or GATE_LOOKAHEAD."""
+    """[R] GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD, GATE_LOOKAHEAD or GATE_RECORDED."""
     decode_tables: Any
     """[R B] blocks of the plane of the row's depth."""
     prompts: PromptArrays

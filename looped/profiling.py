@@ -16,7 +16,7 @@ import jax
 from looped.sched import Request, Scheduler, TokenOutput
 
 from .errors import UsageError
-from .launch_observer import LaunchObserver, Moment
+from .launch_observer import ForwardingObserver, LaunchObserver, Moment
 from .records import LaunchRecord
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def profiling(
         profile.close()
 
 
-class LaunchProfile(LaunchObserver):
+class LaunchProfile(ForwardingObserver):
     """Starts and stops the profiler, and names what the host does in between.
 
     A profile that cannot be made is logged and given up; the requests go on.
@@ -73,9 +73,8 @@ class LaunchProfile(LaunchObserver):
     def __init__(
         self, folder: Path, observer: LaunchObserver, max_launches: int | None = None
     ) -> None:
-        self.waits_for_device = observer.waits_for_device
+        super().__init__(observer)
         self._folder = folder
-        self._observer = observer
         self._max_launches = max_launches
         self._num_launches = 0
         self._has_requests = False
@@ -85,12 +84,12 @@ class LaunchProfile(LaunchObserver):
         self._lock = threading.Lock()
         """A server ends the profile while its engine's thread may be in a launch."""
 
-    def added(self, request: Request) -> None:
-        self._observer.added(request)
+    def added(self, request: Request, scheduler: Scheduler) -> None:
+        super().added(request, scheduler)
         self._has_requests = True
 
     def mark(self, moment: Moment) -> float:
-        now = self._observer.mark(moment)
+        now = super().mark(moment)
         if moment is Moment.SCHEDULING:
             self._end_step()
             if self._has_requests:
@@ -111,14 +110,11 @@ class LaunchProfile(LaunchObserver):
         scheduler: Scheduler,
         num_compilations: int,
     ) -> None:
-        self._observer.launched(record, tokens, scheduler, num_compilations)
+        super().launched(record, tokens, scheduler, num_compilations)
         self._end_step()
         self._num_launches += self._is_running
         if self._num_launches == self._max_launches:
             self._stop()
-
-    def ended(self, request: Request) -> None:
-        self._observer.ended(request)
 
     def close(self) -> None:
         """Ends the profile, from any thread, and says if there is none."""

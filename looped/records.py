@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from looped.sched import ItemKind, LaunchKind
+from looped.sched import ItemKind, LaunchKind, ScheduledItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,19 @@ class ItemRecord:
     num_rows: int
     slot: int
     """The request's place in device state."""
+
+    @classmethod
+    def of(cls, item: ScheduledItem, slot: int) -> "ItemRecord":
+        request = item.request
+        return cls(
+            request.request_id,
+            request.sample_index,
+            item.kind,
+            item.depth,
+            item.first_position,
+            item.count,
+            slot,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,8 @@ class LaunchRecord:
     num_count_uploads: int
     """Requests that brought token counts and logit bias with it, each in an upload of its own."""
     runs_gate: bool
+    records_gates: bool
+    """Whether the gate ran and was read for the record of it alone, whatever rows decide."""
     num_readbacks: int
     """1 if the host reads the launch, else 0."""
     items: tuple[ItemRecord, ...]

@@ -121,9 +121,15 @@ def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
     return [tuple(trace) for trace in traces]
 
 
-def with_trace(request: GenerationRequest, trace: tuple[int, ...]) -> GenerationRequest:
-    """The request with its exits replayed from a trace."""
-    params = replace(request.params, exit=replace(request.params.exit, trace=trace))
+def with_trace(
+    request: GenerationRequest, trace: tuple[int, ...], num_loops: int
+) -> GenerationRequest:
+    """The request with its exits replayed from a trace.
+
+    An empty one is of a request that emitted nothing: as past any trace's end, all P loops run.
+    """
+    exit_options = replace(request.params.exit, trace=trace or (num_loops,))
+    params = replace(request.params, exit=exit_options)
     return replace(request, params=params)
 
 

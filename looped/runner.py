@@ -61,6 +61,7 @@ class Runner:
         parameters: the model and the look-ahead head.
         executables: compiled steps of this shape.
         ladders: row buckets by launch kind.
+        records_gates: run the gate in every pass of a decode row, and read what it says.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Runner:
         parameters: Parameters,
         executables: Executables,
         ladders: dict[LaunchKind, Ladder],
+        *,
+        records_gates: bool = False,
     ) -> None:
         self.executables = executables
         self.reader = HostReader()
@@ -75,6 +78,7 @@ class Runner:
         self.prompt_pool = PromptPool(executables.shape.num_prompt_places)
         self._leaves = jax.tree.leaves(parameters)
         self._ladders = ladders
+        self._records_gates = records_gates
         self._num_launches = 0
         self._start()
 
@@ -90,7 +94,7 @@ class Runner:
 
     def _start(self) -> None:
         self._state = DeviceState.zeros(self.executables.shape)
-        self._packer = Packer(self.executables.shape)
+        self._packer = Packer(self.executables.shape, records_gates=self._records_gates)
         self._slot_edits = SlotEdits(self.executables.shape)
 
     @property
@@ -150,7 +154,7 @@ class Runner:
             else:
                 self._state, output = result
         self._record(packed)
-        if output is None or not batch.is_read:
+        if output is None or not (batch.is_read or self._records(batch)):
             return Launched(batch, None)
         self.reader.start(output)
         return Launched(batch, output)
@@ -174,20 +178,14 @@ class Runner:
             return HeadOutput.unpack(values).to_score_result(item.count, num_logprobs)
         return RecurrentResult(values[: batch.num_decode].tolist())
 
+    def _records(self, batch: Batch) -> bool:
+        """Whether gates of the launch are to be recorded."""
+        return self._records_gates and batch.launch.runs_layers and batch.num_decode > 0
+
     def _record(self, packed: PackedLaunch) -> None:
         batch = packed.batch
-        items = tuple(
-            ItemRecord(
-                item.request.request_id,
-                item.request.sample_index,
-                item.kind,
-                item.depth,
-                item.first_position,
-                item.count,
-                item.request.slot,
-            )
-            for item in batch.items
-        )
+        records_gates = self._records(batch)
+        items = tuple(ItemRecord.of(item, item.request.slot) for item in batch.items)
         self.records.append(
             LaunchRecord(
                 index=self._num_launches,
@@ -197,8 +195,9 @@ class Runner:
                 num_passes=batch.num_passes if batch.launch.runs_layers else 0,
                 num_calls=len(packed.uploads),
                 num_count_uploads=len(packed.slot_uploads),
-                runs_gate=batch.runs_gate,
-                num_readbacks=int(batch.is_read),
+                runs_gate=batch.runs_gate or records_gates,
+                records_gates=records_gates,
+                num_readbacks=int(batch.is_read or records_gates),
                 items=items,
             )
         )

@@ -21,6 +21,7 @@ from .packing import (
     GATE_LOOKAHEAD,
     GATE_OURO,
     GATE_RANDOM_LOOKAHEAD,
+    GATE_RECORDED,
     PrefillArrays,
     PromptArrays,
     RecurrentArrays,
@@ -112,7 +113,8 @@ def recurrent(
 
     Returns:
         The state, and one signal per decode row: 1 - survival for Ouro's gate, the look-ahead
-        head's score, 0 for a row without a gate in this launch.
+        head's score, sigmoid of the gate where that is recorded, 0 for a row without a gate in
+        this launch.
     """
     model, prompts = parameters.model, arrays.prompts
     num_rows, num_decode = arrays.token_ids.shape[0], arrays.decode_slots.shape[0]
@@ -241,16 +243,17 @@ def _gate(
     arrays: RecurrentArrays,
 ) -> tuple[Float[Array, " slots"], Float[Array, " R"]]:
     """Survival products with this loop's gate multiplied in, and the signals of all rows."""
-    stay = 1.0 - jax.nn.sigmoid(parameters.model.gate_logits(rows))
+    leave = jax.nn.sigmoid(parameters.model.gate_logits(rows))
     before = survival.at[arrays.decode_slots].get(mode="clip")
-    after = jnp.where(arrays.decode_depths == 0, 1.0, before) * stay
+    after = jnp.where(arrays.decode_depths == 0, 1.0, before) * (1.0 - leave)
     is_ouro = arrays.decode_gates == GATE_OURO
     # A slot past the end is dropped: rows without Ouro's gate keep their product.
     slots = jnp.where(is_ouro, arrays.decode_slots, survival.shape[0])
     is_trained = arrays.decode_gates == GATE_LOOKAHEAD
     is_lookahead = is_trained | (arrays.decode_gates == GATE_RANDOM_LOOKAHEAD)
     scores = parameters.lookahead.scores(rows, arrays.decode_depths, is_trained)
-    signals = jnp.where(is_ouro, 1.0 - after, jnp.where(is_lookahead, scores, 0.0))
+    recorded = jnp.where(arrays.decode_gates == GATE_RECORDED, leave, 0.0)
+    signals = jnp.where(is_ouro, 1.0 - after, jnp.where(is_lookahead, scores, recorded))
     return survival.at[slots].set(after, mode="drop"), signals
 
 

@@ -14,10 +14,13 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work, costs               row counts to compile ahead; what a launch has to do, in
                                        numbers and in seconds
+    ladders                            the row counts of one configuration
+    arrivals, simulate                 the same Scheduler on a clock and an executor of their own
 
-The same Scheduler serves the engine, the tests' stub executor and simulators.
+The same Scheduler serves the engine, the tests' stub executor and the simulator.
 """
 
+from .arrivals import Arrival, Arrivals, ClosedArrivals, TimedArrivals
 from .buckets import (
     Ladder,
     bucket_for,
@@ -41,6 +44,7 @@ from .exits import (
     runs_gate,
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
+from .ladders import ladders_for
 from .policies import (
     POLICIES,
     Policy,
@@ -65,6 +69,15 @@ from .results import (
     TopLogprobs,
 )
 from .scheduler import Scheduler
+from .simulate import (
+    Executor,
+    SimulatedClock,
+    SimulatedExecutor,
+    SimulatedLaunch,
+    SimulatedOutput,
+    Simulation,
+    SimulationCosts,
+)
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
 from .work import LaunchCosts, LaunchWork
@@ -73,11 +86,15 @@ __all__ = [
     "NO_INDEX",
     "NO_SLOT",
     "POLICIES",
+    "Arrival",
+    "Arrivals",
     "Batch",
     "Choice",
+    "ClosedArrivals",
     "CodaResult",
     "ConfigError",
     "CostModel",
+    "Executor",
     "ExitDecision",
     "ExitMode",
     "ExitOptions",
@@ -105,8 +122,15 @@ __all__ = [
     "SchedulerConfig",
     "ScoreResult",
     "Selection",
+    "SimulatedClock",
+    "SimulatedExecutor",
+    "SimulatedLaunch",
+    "SimulatedOutput",
+    "Simulation",
+    "SimulationCosts",
     "Stage",
     "StepUpdate",
+    "TimedArrivals",
     "TokenOutput",
     "TopLogprobs",
     "View",
@@ -114,6 +138,7 @@ __all__ = [
     "coda_ladder",
     "decide",
     "is_deciding",
+    "ladders_for",
     "pack_whole",
     "policy_named",
     "policy_names",

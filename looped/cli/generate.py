@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,11 +19,14 @@ from .options import (
     LaunchLogWaits,
     OptionalModel,
     ProfileFolder,
+    RecordGatesFile,
+    RecordTraceFile,
     check_launch_log,
     chosen_model,
     refuse_whole_prompts,
     with_config_options,
 )
+from .prompts import parse_logit_bias, parse_token_ids, read_standard_input
 
 if TYPE_CHECKING:
     from looped.llm import LLM, GenerationRequest
@@ -110,10 +112,14 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per sample.")] = False,
     launch_log: LaunchLogFile = None,
     launch_log_waits: LaunchLogWaits = False,
+    record_trace: RecordTraceFile = None,
+    record_gates: RecordGatesFile = None,
     profile: ProfileFolder = None,
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
+    from looped.exit_trace import recording_exits
+    from looped.gate_record import recording_gates
     from looped.launch_log import recording
     from looped.llm import LLM, GenerationRequest
     from looped.profiling import check_profile_folder, profiling
@@ -133,7 +139,7 @@ def generate(
     if prompt_logprobs_every_loop:
         refuse_whole_prompts(engine_config, "--prompt-logprobs-every-loop")
     if exit_trace is not None:
-        refuse_exit_options(engine_config)
+        refuse_exit_options(engine_config, record_gates)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -159,12 +165,15 @@ def generate(
     if not texts and not given_ids and requests is None:
         texts = [read_standard_input()]
 
+    name = chosen_model(model)
     with (
-        recording(launch_log, waits_for_device=launch_log_waits) as recorder,
-        profiling(profile, recorder) as observer,
+        recording(launch_log, waits_for_device=launch_log_waits) as log,
+        recording_exits(record_trace, log) as exits,
+        recording_gates(record_gates, exits, model=name) as gates,
+        profiling(profile, gates) as observer,
     ):
         llm = LLM(
-            chosen_model(model),
+            name,
             dtype=dtype,
             num_loops=num_loops,
             eos_token_ids=eos_token_id or None,
@@ -184,7 +193,8 @@ def generate(
             todo = [llm.with_chat_stop(request) for request in todo]
         if exit_trace is not None:
             traces = read_exit_trace(exit_trace, len(todo))
-            todo = [with_trace(*pair) for pair in zip(todo, traces, strict=True)]
+            num_loops = llm.engine.model_config.num_loops
+            todo = [with_trace(*pair, num_loops) for pair in zip(todo, traces, strict=True)]
         run(llm, todo, as_json=as_json, is_timed=profile is None)
 
 
@@ -257,44 +267,13 @@ def refuse_unprinted(requests: "list[GenerationRequest]") -> None:
                 )
 
 
-def refuse_exit_options(config: EngineConfig) -> None:
+def refuse_exit_options(config: EngineConfig, record_gates: Path | None) -> None:
     """A trace says where every token leaves: UsageError for any other exit option beside it."""
+    if record_gates is not None:
+        raise UsageError("--record-gates needs every loop of every token; leave --exit-trace out")
     for name in ("exit_threshold", "min_loops", "max_loops"):
         if getattr(config, name) is not None:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"--exit-trace takes no {flag}; leave out one of the two")
     if config.exit_mode not in (None, ExitMode.TRACE):
         raise UsageError(f"--exit-trace means exit mode trace, got --exit-mode {config.exit_mode}")
-
-
-def read_standard_input() -> str:
-    """All of standard input, without its final newline."""
-    if sys.stdin.isatty():
-        raise UsageError("no prompt: give PROMPT, --prompt-ids, --requests or standard input")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"standard input is not UTF-8: {error}") from None
-
-
-def parse_token_ids(text: str) -> tuple[int, ...]:
-    """Token ids from "1,2,3"."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--prompt-ids takes whole numbers such as 1,2,3; got {text!r}") from None
-
-
-def parse_logit_bias(texts: list[str]) -> dict[int, float]:
-    """Biases from "ID=VALUE" each."""
-    biases: dict[int, float] = {}
-    for text in texts:
-        token_id, _, value = text.partition("=")
-        try:
-            parsed = int(token_id), float(value)
-        except ValueError:
-            raise UsageError(f"--logit-bias takes ID=VALUE such as 12=-3.5; got {text!r}") from None
-        if parsed[0] in biases:
-            raise UsageError(f"--logit-bias takes one value a token, got two for {parsed[0]}")
-        biases[parsed[0]] = parsed[1]
-    return biases

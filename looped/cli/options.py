@@ -37,6 +37,21 @@ LaunchLogWaits = Annotated[
         help="Wait for every launch, so that the log has the device's times; slower.",
     ),
 ]
+RecordTraceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--record-trace",
+        help="Write the loops of every token as JSON, a list for every sample, for --exit-trace.",
+    ),
+]
+RecordGatesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--record-gates",
+        help="Write the gate's probability after every loop of every token, as .npz. All tokens "
+        "run all loops, each of which is read; slower.",
+    ),
+]
 ProfileFolder = Annotated[
     Path | None,
     typer.Option(

@@ -14,6 +14,8 @@ from .options import (
     LaunchLogFile,
     LaunchLogWaits,
     OptionalModel,
+    RecordGatesFile,
+    RecordTraceFile,
     check_launch_log,
     chosen_model,
     with_config_options,
@@ -35,6 +37,8 @@ def serve(
     ] = None,
     launch_log: LaunchLogFile = None,
     launch_log_waits: LaunchLogWaits = False,
+    record_trace: RecordTraceFile = None,
+    record_gates: RecordGatesFile = None,
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +56,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
     from looped.demo import shipped
+    from looped.exit_trace import recording_exits
+    from looped.gate_record import recording_gates
     from looped.launch_log import recording
     from looped.llm import LLM
     from looped.profiling import check_profile_folder, profiling
@@ -62,12 +68,15 @@ def serve(
     check_profile_folder(profile)
     if model is None and server_config.served_model_name is None:
         server_config = replace(server_config, served_model_name=shipped.NAME)
+    name = chosen_model(model)
     with (
-        recording(launch_log, waits_for_device=launch_log_waits) as recorder,
-        profiling(profile, recorder, max_launches=profile_launches) as observer,
+        recording(launch_log, waits_for_device=launch_log_waits) as log,
+        recording_exits(record_trace, log) as exits,
+        recording_gates(record_gates, exits, model=name) as gates,
+        profiling(profile, gates, max_launches=profile_launches) as observer,
     ):
         llm = LLM(
-            chosen_model(model),
+            name,
             dtype=dtype,
             num_loops=num_loops,
             eos_token_ids=eos_token_id or None,

@@ -9,26 +9,19 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, drain, loaded_model, make_engine
+from engines import SMALL, complete, loaded_model, logged_engine, make_engine
 
 import looped as package
 from looped.engine import LLMEngine
 from looped.errors import LoopedError, UsageError
-from looped.launch_events import EndEvent, LaunchEvent, RequestEvent
+from looped.launch_events import AbortEvent, FaultEvent, LaunchEvent
 from looped.launch_log import LaunchLogWriter, read_launch_log, recording
 from looped.launch_observer import LaunchObserver, LaunchRecorder
 from looped.sampling_params import SamplingParams
-from looped.sched import FinishReason, LaunchKind
+from looped.sched import FinishReason, LaunchKind, Stage
 from looped.timeline import Timeline
 
 PROMPTS = [[311, 225, 7], list(range(3, 43)), [9]]
-
-
-def logged_engine(folder, sink, **options):
-    engine = make_engine(folder, **options)
-    observer = LaunchRecorder(sink)
-    config, executables = replace(SMALL, **options), engine.runner.executables
-    return LLMEngine(loaded_model(folder), config, executables=executables, observer=observer)
 
 
 def params(num_tokens):
@@ -66,7 +59,7 @@ def test_what_comes_after_the_end_is_dropped(tmp_path):
     path = tmp_path / "log"
     with recording(path) as observer:
         pass
-    event = RequestEvent(0.0, "late", 0, 1, 1)
+    event = FaultEvent(0.0, 0, True, "late")
     for _ in range(300):
         observer._sink(event)
     assert read_launch_log(path).events == ()
@@ -109,21 +102,6 @@ def test_slots_and_queues_are_those_of_the_requests(logged):
     assert (last.waiting, last.prefill, last.recurrent, last.coda) == (0, 0, 0, 0)
 
 
-def test_an_abort_and_a_waiting_request_are_logged(tiny_folder):
-    events = []
-    engine = logged_engine(tiny_folder, events.append, max_num_seqs=2)
-    for name in "abc":
-        engine.add_request(name, [1, 2], params(4))
-    engine.step()
-    engine.abort("c")
-    drain(engine)
-    launch = next(event for event in events if isinstance(event, LaunchEvent))
-    assert launch.queues.waiting == 1
-    ends = {event.request_id: event.reason for event in events if isinstance(event, EndEvent)}
-    assert ends == {"a": "length", "b": "length", "c": "abort"}
-    assert [e.request_id for e in events if isinstance(e, RequestEvent)] == ["a", "b", "c"]
-
-
 def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder):
     waited = []
     engine = make_engine(tiny_folder)
@@ -138,14 +116,20 @@ def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder)
     assert len(waited) == sum(engine.stats().num_launches.values())
 
 
+def all_kinds_of_events(logged):
+    """What an engine logged, and an abort and a fault behind it."""
+    abort = AbortEvent(9.0, "x", 1, 12, Stage.CODA, 3, False)
+    return [*logged[0], abort, FaultEvent(9.5, 12, True, "lost")]
+
+
 def test_the_file_gives_back_every_event(logged, tmp_path):
     for name in ("log.jsonl", "log.jsonl.gz"):
         writer = LaunchLogWriter(tmp_path / name, {"arm": "A2"})
-        for event in logged[0]:
+        for event in all_kinds_of_events(logged):
             writer.write(event)
         writer.close()
         log = read_launch_log(tmp_path / name)
-        assert log.events == tuple(logged[0])
+        assert log.events == tuple(all_kinds_of_events(logged))
         assert log.meta == {"arm": "A2"}
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert (
@@ -153,7 +137,7 @@ def test_the_file_gives_back_every_event(logged, tmp_path):
         == (lines[1:])
     )
     header = json.loads(lines[0])
-    assert (header["type"], header["schema"]) == ("header", 1)
+    assert (header["type"], header["schema"]) == ("header", 2)
     kinds = [json.loads(line)["type"] for line in lines]
     assert kinds.count("launch") == sum(isinstance(event, LaunchEvent) for event in logged[0])
     launch = json.loads(lines[kinds.index("launch")])
@@ -185,7 +169,10 @@ def damaged(tmp_path, logged, change):
     [
         (lambda text: "", "not a launch log"),
         (lambda text: '{"a": 1}\n', "not a launch log"),
-        (lambda text: text.replace('"schema":1', '"schema":2', 1), "schema is 2, this version"),
+        (
+            lambda text: text.replace('"schema":2', '"schema":1', 1),
+            "schema is 1, this version of looped reads 2",
+        ),
         (lambda text: text.replace('"kind":"coda"', '"kind":"cod"', 1), "damaged: KeyError"),
         (lambda text: text.replace('"type":"end"', '"type":"fin"', 1), "damaged: ValueError"),
         (lambda text: text.replace('"queues":[', '"queues":[7,', 1), "damaged: TypeError"),

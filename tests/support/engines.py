@@ -1,7 +1,7 @@
 """Engines on the tiny checkpoints, for tests: executables are shared between engines of a shape."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from looped.convert import LookaheadGate
 from looped.engine import LLMEngine
 from looped.engine_config import EngineConfig
 from looped.executables import Executables
+from looped.launch_events import LogEvent
+from looped.launch_observer import LaunchRecorder
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
 from looped.outputs import Completion
@@ -68,6 +70,17 @@ def make_engine(
     key = folder, executables.shape, executables.backend, executables.layers
     shared = _executables.setdefault(key, executables)
     return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, executables=shared)
+
+
+def logged_engine(folder: Path, sink: Callable[[LogEvent], None], **options: Any) -> LLMEngine:
+    """An engine of `make_engine`'s whose events go to `sink`."""
+    engine = make_engine(folder, **options)
+    return LLMEngine(
+        engine.loaded,
+        engine.config,
+        executables=engine.runner.executables,
+        observer=LaunchRecorder(sink),
+    )
 
 
 def make_llm(folder: Path, **options: Any) -> LLM:

@@ -99,6 +99,7 @@ class StubTarget:
         self._executor = StubExecutor(config)
         self._scheduler = Scheduler(config, self._executor)
         self._observer = LaunchRecorder(sink, clock=lambda: self.now)
+        self._observer.built(self._scheduler, {}, is_deterministic=False, records_gates=False)
         self._seconds = seconds
         self._salt = salt
 
@@ -116,7 +117,7 @@ class StubTarget:
             payload=StubPayload(zlib.crc32((item.request_id + self._salt).encode())),
         )
         self._scheduler.add(request)
-        self._observer.added(request)
+        self._observer.added(request, self._scheduler)
 
     def has_unfinished_requests(self) -> bool:
         return self._scheduler.has_unfinished_requests
@@ -135,7 +136,7 @@ class StubTarget:
         update = self._scheduler.apply(batch, result)
         self._observer.launched(record, update.tokens, self._scheduler, 7)
         for request in update.finished:
-            self._observer.ended(request)
+            self._observer.ended(request, self._scheduler)
         return [token.request.request_id for token in update.tokens]
 
 
@@ -162,6 +163,7 @@ def record_of(batch: Batch, index: int) -> LaunchRecord:
         num_calls=1,
         num_count_uploads=0,
         runs_gate=batch.runs_gate,
+        records_gates=False,
         num_readbacks=int(batch.is_read),
         items=items,
     )
