@@ -1,5 +1,6 @@
 """Several chunks of one prompt in a launch: what the engine says does not change, and when."""
 
+import numpy as np
 import pytest
 from engines import (
     check_idle,
@@ -12,7 +13,7 @@ from engines import (
 from failures import fail_once
 
 from looped.sampling_params import SamplingParams
-from looped.sched import FinishReason, ItemKind, LaunchKind, wavefront_policy
+from looped.sched import ExitOptions, FinishReason, ItemKind, LaunchKind, wavefront_policy
 
 LONG = list(range(60))
 
@@ -123,6 +124,26 @@ def test_a_launch_of_several_chunks_that_fails_ends_its_request_once(
     check_idle(engine)
     engine.add_request("after", square_golden.prompts[run["prompt"]], run_params(run))
     assert list(drain(engine)["after"].token_ids) == run["token_ids"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_in_deterministic_mode_the_bits_are_those_of_mixed(tiny_folder, dtype):
+    """More prompt items in a launch are other shapes of its metadata, not of its arithmetic."""
+    prompts = [LONG[first:] for first in (0, 3, 20, 41, 55)]
+    params = [SamplingParams(max_tokens=8, exit=ExitOptions(threshold=0.5, min_loops=1))] * 5
+    options = {"dtype": dtype, "deterministic": True, "prefill_chunk_size": 7}
+    found = []
+    for policy in ("mixed", wavefront_policy()):
+        engine = make_engine(tiny_folder, policy=policy, prefix_caching=False, **options)
+        completions = complete(engine, prompts, params)
+        found.append(
+            [
+                (done.token_ids, done.exit_depths, np.asarray(done.logprobs, np.float32).tobytes())
+                for done in completions
+            ]
+        )
+    assert max(map(num_chunks_together, engine.runner.records)) == 4
+    assert found[0] == found[1]
 
 
 def test_prefix_caching_is_off_and_said_so(tiny_folder, caplog):
