@@ -22,7 +22,8 @@ class Policy:
     window: Callable[[View, Request], int] | None = None
     """Most prompt items of a request under way at once. None: 1."""
     max_window: int = 1
-    """The largest number that `window` returns; device state is planned for it."""
+    """The largest number that `window` returns; device state is planned for it, or for P items of a
+    request where that is less, since more never help."""
     uses_prefill_interval: bool = False
     """Whether max_prefill_batches_before_decode means anything to it."""
     is_mixing: bool = False

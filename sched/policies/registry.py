@@ -64,7 +64,7 @@ FACTORIES: dict[str, PolicyFactory] = {
 def policy_names() -> tuple[str, ...]:
     """Every name that `policy_named` knows, the shipped ones first."""
     shipped = (*POLICIES, *FACTORIES)
-    return (*shipped, *sorted(name for name in _installed() if name not in shipped))
+    return (*shipped, *sorted(name for name in installed() if name not in shipped))
 
 
 def policy_named(name: str, options: PolicyOptions = ()) -> Policy:
@@ -107,7 +107,7 @@ def resolve_policy(policy: str | Policy, options: PolicyOptions = ()) -> Policy:
 
 
 @cache
-def _installed() -> dict[str, list[EntryPoint]]:
+def installed() -> dict[str, list[EntryPoint]]:
     """Entry points by name. Searched for once, since it takes milliseconds."""
     from importlib.metadata import entry_points  # slow to import, and needed for names alone
 
@@ -118,7 +118,7 @@ def _installed() -> dict[str, list[EntryPoint]]:
 
 
 def _source_of(name: str) -> Policy | PolicyFactory:
-    points = _installed().get(name, [])
+    points = installed().get(name, [])
     shipped = POLICIES.get(name) or FACTORIES.get(name)
     if shipped is not None and points:
         raise ConfigError(

@@ -26,6 +26,11 @@ def take(view: View, stage: Stage) -> Selection:
     return Selection(decodes + pack_whole(view.prompt_items, num_rows))
 
 
+def as_many_as_planned(view: View, request: Request) -> int:
+    """The whole of max_window, which every answer is bent into."""
+    return ONE_A_DEPTH
+
+
 def wavefront_policy(window: int | None = None) -> Policy:
     """Return the policy.
 
@@ -37,17 +42,12 @@ def wavefront_policy(window: int | None = None) -> Policy:
     """
     if window is not None and window < 1:
         raise ConfigError(f"window must be >= 1, got {window}")
-    most = ONE_A_DEPTH if window is None else window
-
-    def open_window(view: View, request: Request) -> int:
-        return most
-
     return Policy(
         name="wavefront",
         choose=choose_mixing,
         take=take,
-        window=open_window,
-        max_window=most,
+        window=as_many_as_planned,
+        max_window=ONE_A_DEPTH if window is None else window,
         is_mixing=True,
     )
 

@@ -411,7 +411,7 @@ def test_prefix_caching_is_off_with_a_window_and_refused_where_it_is_asked_for()
 
 def test_windows_are_checked_when_the_policy_is_made() -> None:
     assert wavefront_from_options().max_window >= NUM_PLANES
-    assert wavefront_from_options(window="3").max_window == 3
+    assert wavefront_from_options(window="3") == wavefront_policy(3) != wavefront_policy(2)
     for wrong in ("0", "-1", "two", "1.5", ""):
         with pytest.raises(ConfigError, match="window must be"):
             wavefront_from_options(window=wrong)
