@@ -208,6 +208,8 @@ class AbortEvent:
     """Loops that this token had run; in CODA, the depth at which it had left."""
     is_in_flight: bool
     """Whether a launch with it was under way, whose result is dropped."""
+    is_exit_pending: bool
+    """Whether the token was to leave after its next loop."""
 
     @classmethod
     def of(cls, request: Request, *, time: float, launch_index: int) -> "AbortEvent":
@@ -220,6 +222,7 @@ class AbortEvent:
             stage=request.stage,
             loops_done=request.loops_done,
             is_in_flight=request.is_in_flight,
+            is_exit_pending=request.is_exit_pending,
         )
 
 

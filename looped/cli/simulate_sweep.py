@@ -15,8 +15,7 @@ from .results import AsJson, HasPlots, command_line, print_result, require_plots
 from .simulate import POLICY_FORM, CostTable, Processes, Seeds
 
 if TYPE_CHECKING:
-    from looped.simulation.capacity import Objective
-    from looped.simulation.grid import Grid, Point
+    from looped.simulation.grid import Point
 
 
 @with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
@@ -68,7 +67,7 @@ def sweep(
     """
     from looped.bench.capacity import check_search
     from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.simulation.capacity import Objective
+    from looped.simulation.capacity import Objective, capacities
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
@@ -111,19 +110,8 @@ def sweep(
     loads += [{"concurrency": one} for one in concurrency or []]
     points = [Point(name, options, **one) for name, options, one in product(policy, sizes, loads)]
     searched = [Point(name, options) for name, options in product(policy, sizes)]
-    for point in searched:
+    for point in (*points, *searched):
         grid.config_check(point)
-    runs = run_grid(grid, points, num_processes=processes)
-    names = list(dict.fromkeys(name for point in [*points, *searched] for name in point.columns))
-    rows = [
-        {**dict.fromkeys(names), **point.columns, **mean_numbers(own)}
-        for point, own in zip(points, runs, strict=True)
-    ]
-    capacities = (
-        []
-        if objective is None
-        else _capacities(grid, searched, objective, start_rate=start_rate, precision=precision)
-    )
     description = {
         "command": command_line(),
         "seeds": seeds,
@@ -133,16 +121,30 @@ def sweep(
         "concurrency": None,
         "objective": None if slo is None else ", ".join(slo),
     }
+    make_folder(out, {"benchmark": "simulated sweep", "schema": 1, **description})
+    runs = run_grid(grid, points, num_processes=processes)
+    names = list(dict.fromkeys(name for point in [*points, *searched] for name in point.columns))
+    rows = [
+        {**dict.fromkeys(names), **point.columns, **mean_numbers(own)}
+        for point, own in zip(points, runs, strict=True)
+    ]
+    found = []
+    if objective is not None:
+        search = {"start": start_rate, "precision": precision}
+        found = capacities(grid, searched, objective, **search, num_processes=processes)
+    limits = [
+        {**_without_rate(point), "capacity": one.rate, "failed_rate": one.failed_rate}
+        for point, one in zip(searched, found, strict=False)
+    ]
     page = sweep_page(description, table, rows)
-    if capacities:
-        page += "\n" + sweep_page({}, table, capacities)
+    if limits:
+        page += "\n" + sweep_page({}, table, limits)
     values = description | {
         "costs": costs_json(table),
         "points": rows,
-        "capacities": capacities,
+        "capacities": limits,
         "is_complete": True,
     }
-    make_folder(out, {"benchmark": "simulated sweep", "schema": 1, **description})
     if points:
         every = [
             {**dict.fromkeys(names), **point.columns, "seed": seed, **numbers}
@@ -151,31 +153,16 @@ def sweep(
         ]
         write_table(out / f"runs.{table_format}", every)
         write_table(out / f"points.{table_format}", rows)
-    if capacities:
-        write_table(out / f"capacities.{table_format}", capacities)
+    if limits:
+        write_table(out / f"capacities.{table_format}", limits)
     write_results(out, values, page)
     if has_plots and points:
         _draw(out / "pareto.png", rows, is_estimate=table.is_estimate)
     print_result(values, page, as_json=as_json)
 
 
-def _capacities(
-    grid: "Grid",
-    points: "list[Point]",
-    objective: "Objective",
-    *,
-    start_rate: float,
-    precision: float,
-) -> list[dict[str, Any]]:
-    from looped.progress import track
-    from looped.simulation.capacity import capacity_of
-
-    found = []
-    for point in track(points, "searching capacities"):
-        capacity = capacity_of(grid, point, objective, start=start_rate, precision=precision)
-        columns = {name: value for name, value in point.columns.items() if name != "rate"}
-        found.append({**columns, "capacity": capacity.rate, "failed_rate": capacity.failed_rate})
-    return found
+def _without_rate(point: "Point") -> dict[str, Any]:
+    return {name: value for name, value in point.columns.items() if name != "rate"}
 
 
 def _draw(path: Path, rows: list[dict[str, Any]], *, is_estimate: bool) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from looped.bench.capacity import Capacity, find_capacity
 from looped.bench.statistics import Numbers
 from looped.errors import UsageError
+from looped.progress import progress_bars
 
-from .grid import Grid, Point, mean_numbers
+from .grid import Grid, Point, mean_numbers, workers
 from .summary import UNITS
 
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
@@ -84,3 +86,23 @@ def capacity_of(
         return SimulatedTrial(numbers, objective.is_met(numbers))
 
     return find_capacity(measure, start=start, lowest=start / 1024, precision=precision)
+
+
+def capacities(
+    grid: Grid,
+    points: Sequence[Point],
+    objective: Objective,
+    *,
+    start: float,
+    precision: float,
+    num_processes: int = 1,
+) -> list[Capacity[SimulatedTrial]]:
+    """The capacity of every point, with a progress bar; each search is one process's."""
+    search = partial(capacity_of, grid, objective=objective, start=start, precision=precision)
+    with workers(num_processes) as pool, progress_bars() as bars:
+        found = []
+        bar = bars.add_task("searching capacities", total=len(points))
+        for capacity in map(search, points) if pool is None else pool.map(search, points):
+            found.append(capacity)
+            bars.advance(bar)
+        return found

@@ -1,6 +1,6 @@
 """Many simulated runs: every point of a grid on every seed, in one process or several."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -55,32 +55,24 @@ class Grid:
         config = scheduler_config(workload, {**point.options, **parse_policy(point.policy)})
         return Summary.of(simulate(workload, config, self.costs)).numbers
 
+    def run_pair(self, pair: tuple[Point, int]) -> Numbers:
+        """The same, of a point and a seed in one."""
+        return self.run(*pair)
+
     def _plan(self, point: Point) -> WorkloadPlan:
         if point.concurrency is None:
             return self.plan
         return replace(self.plan, concurrency=point.concurrency)
 
 
-RunAll = Callable[[Iterable[Point]], Iterator[list[Numbers]]]
-"""Runs points, on every seed each; yields their numbers, in the order of points and seeds."""
-
-
 @contextmanager
-def _runner(grid: Grid, num_processes: int) -> Iterator[RunAll]:
-    """1 process runs here; more are workers, which import what they need."""
+def workers(num_processes: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes to simulate in, which import what they need; None for one, which is this."""
     if num_processes == 1:
-        yield lambda points: ([grid.run(point, seed) for seed in grid.seeds] for point in points)
+        yield None
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-
-        def run_all(points: Iterable[Point]) -> Iterator[list[Numbers]]:
-            submitted = [
-                [pool.submit(grid.run, point, seed) for seed in grid.seeds] for point in points
-            ]
-            for futures in submitted:
-                yield [future.result() for future in futures]
-
-        yield run_all
+        yield pool
 
 
 def run_grid(grid: Grid, points: Sequence[Point], *, num_processes: int = 1) -> list[list[Numbers]]:
@@ -91,13 +83,16 @@ def run_grid(grid: Grid, points: Sequence[Point], *, num_processes: int = 1) -> 
     """
     for point in points:
         grid.config_check(point)
-    results = []
-    with _runner(grid, num_processes) as run_all, progress_bars() as bars:
-        bar = bars.add_task("simulating", total=len(points))
-        for numbers in run_all(points):
-            results.append(numbers)
+    runs = [(point, seed) for point in points for seed in grid.seeds]
+    numbers: list[Numbers] = []
+    with workers(num_processes) as pool, progress_bars() as bars:
+        bar = bars.add_task("simulating", total=len(runs))
+        mapped = map(grid.run_pair, runs) if pool is None else pool.map(grid.run_pair, runs)
+        for one in mapped:
+            numbers.append(one)
             bars.advance(bar)
-    return results
+    size = len(grid.seeds)
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
 def mean_numbers(runs: Sequence[Numbers]) -> dict[str, float | None]:

@@ -114,9 +114,11 @@ def _fates(events: Iterable[OwnEvent]) -> list[_Fate]:
                     current[token.request_id, token.sample_index].depths.append(token.exit_depth)
             case AbortEvent():
                 fate = current[event.request_id, event.sample_index]
+                # A token had left the loops, or was about to, and no launch brought it any more.
                 if event.stage is Stage.CODA:
-                    # A token had left the loops, and no launch brought it any more.
                     fate.depths.append(event.loops_done)
+                elif event.is_exit_pending:
+                    fate.depths.append(event.loops_done + 1)
             case EndEvent(reason=FinishReason.STOP):
                 fate = current[event.request_id, event.sample_index]
                 fate.is_stopped, fate.num_tokens = True, event.num_tokens

@@ -7,9 +7,10 @@ from simulations import COSTS, PLAN, SMALL, simulated_events
 
 from looped.errors import UsageError
 from looped.launch_events import EndEvent, EngineEvent, LaunchEvent, RequestEvent
-from looped.launch_log import read_launch_log
+from looped.launch_log import read_launch_log, write_launch_log
 from looped.plots import draw_log
 from looped.sched import POLICIES, CostModel, FinishReason, LaunchKind
+from looped.simulation.options import parse_policy
 from looped.simulation.replay import replay
 from looped.simulation.runs import log_writer, scheduler_config, simulate
 from looped.timeline import Timeline
@@ -36,9 +37,13 @@ def test_a_log_on_estimated_costs_says_so(tmp_path):
     assert read_launch_log(path).meta["kind"] == "simulated, estimate"
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_replaying_a_simulation_comes_to_the_same_launches(policy):
-    events = simulated_events(policy)
+@pytest.mark.parametrize(
+    "policy", [*sorted(POLICIES), "wavefront:window=3", "slack:target=0.02,costs=ouro-1.4b-h200"]
+)
+def test_replaying_a_simulation_comes_to_the_same_launches(policy, tmp_path):
+    path = tmp_path / "run.jsonl"
+    write_launch_log(path, simulated_events(max_decode_rows=2, **parse_policy(policy)), {})
+    events = read_launch_log(path).events
     (result,) = replay(events)
     assert result.difference is None
     assert result.num_launches == sum(isinstance(event, LaunchEvent) for event in events)

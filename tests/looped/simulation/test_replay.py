@@ -67,6 +67,12 @@ CASES = {
     "atomic": {"policy": "atomic"},
     "priorities, no cache": {"scheduling_policy": "priority", "prefix_caching": False},
     "deterministic": {"deterministic": True, "policy": "atomic"},
+    "order by pending exits": {"policy": "shortest-lookahead", "max_decode_rows": 2},
+    "time decides": {
+        "policy": "slack",
+        "policy_options": (("target", "0.002"), ("costs", "ouro-1.4b-h200")),
+    },
+    "several chunks at once": {"policy": "wavefront"},
 }
 
 
