@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--threshold", type=float)
     parser.add_argument("--table", type=Path, help="write the fitted cost table here")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     if arguments.table is not None and arguments.table.exists():
         raise LoopedError(f"{arguments.table} exists; choose another name")
     exits = None
