@@ -14,6 +14,7 @@ from looped.packing import (
     GATE_NONE,
     GATE_OURO,
     GATE_RANDOM_LOOKAHEAD,
+    GATE_RECORDED,
     PrefillArrays,
     coda_layout,
     prefill_layout,
@@ -113,6 +114,18 @@ def test_the_gate_runs_on_decode_rows_only_and_by_each_rows_own_mode(shape, para
     np.testing.assert_allclose(signals[:2], [gate, score], atol=1e-6)
     assert (np.asarray(signals[2:]) == 0).all()
     np.testing.assert_allclose(after.survival[6], 1 - gate, atol=1e-6)
+
+
+def test_a_recorded_gate_is_its_sigmoid_and_leaves_every_product_alone(shape, parameters):
+    before, arrays = random_state(shape), mixed_arrays(shape)
+    gates = arrays.decode_gates.at[:3].set(GATE_RECORDED)
+    after, signals = recurrent(
+        shape, "xla", parameters, before, replace(arrays, decode_gates=gates)
+    )
+    assert changed(before.survival, after.survival) == set()
+    logits = parameters.model.gate_logits(after.hidden[jnp.asarray([6, 1, 4])])
+    np.testing.assert_allclose(signals[:3], jax.nn.sigmoid(logits), atol=1e-6)
+    assert (np.asarray(signals[3:]) == 0).all()
 
 
 def test_a_launch_without_gates_leaves_every_product_alone(shape, parameters):

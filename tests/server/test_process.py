@@ -19,6 +19,7 @@ from looped.engine_config import EngineConfig, option_flag
 from looped.launch_events import EndEvent, LaunchEvent
 from looped.launch_log import read_launch_log
 from looped.llm import LLM
+from looped.request_file import read_exit_trace
 from looped.sampling_params import SamplingParams
 from looped.server.config import ServerConfig
 
@@ -282,3 +283,25 @@ def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):
     launches = [event for event in events if isinstance(event, LaunchEvent)]
     assert sum(len(launch.tokens) for launch in launches) == 7
     assert isinstance(events[-1], EndEvent)
+
+
+def test_the_exit_trace_of_a_killed_server_is_whole_and_a_taken_name_is_refused(
+    tiny_folder, tmp_path
+):
+    trace = tmp_path / "trace.json"
+    options = ("--model", tiny_folder, *OPTIONS, "--record-trace", trace)
+    with process(*options, "--exit-threshold", "0.4", cwd=tmp_path) as running:
+        url = url_of(running)
+        wait_ready(url)
+        loops = []
+        for num_tokens in (7, 5):
+            body = {"prompt": "x", "max_tokens": num_tokens, "ignore_eos": True}
+            body["return_loops"] = True
+            answer = httpx.post(url + "/v1/completions", json=body, timeout=60).json()
+            loops.append(tuple(answer["choices"][0]["loops"]))
+        running.send_signal(signal.SIGKILL)
+        running.wait(30)
+    assert read_exit_trace(trace, 2) == loops
+    with process(*options, cwd=tmp_path) as running:
+        assert running.wait(60) == 2
+        assert "exists; choose another name" in running.stderr.read()
