@@ -16,7 +16,6 @@ from typing import Protocol
 from .arrivals import Arrival, Arrivals
 from .buckets import bucket_for
 from .config import SchedulerConfig
-from .errors import InterfaceError
 from .exits import ExitMode
 from .items import Batch, LaunchKind, ScheduledItem
 from .ladders import ladders_for
@@ -110,10 +109,14 @@ class SimulatedLaunch:
     """Requests that the scheduler saw for the first time before this launch."""
     scheduled: float
     """The scheduler was asked."""
+    called: float
+    """The host was done with its part, and called the device."""
     started: float
-    """The host was done with its part."""
+    """The device began, with everything before it done."""
     ended: float
-    """The result was there, and applied."""
+    """The device was done."""
+    visible: float
+    """The result was applied: `ended`, or `called` where the host does not read or wait."""
     update: StepUpdate
     """Tokens, and requests that are over."""
 
@@ -128,6 +131,7 @@ class Simulation:
         policy: a policy that is not shipped; overrides `config.policy`.
         executor: makes up results; None: from each request's `SimulatedOutput`.
         is_deterministic: one bucket a kind, as `--deterministic` has it.
+        waits_for_device: whether the host waits for launches that it does not read, too.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class Simulation:
         policy: Policy | None = None,
         executor: Executor | None = None,
         is_deterministic: bool = False,
+        waits_for_device: bool = False,
     ) -> None:
         self.clock = SimulatedClock()
         self._executor = executor or SimulatedExecutor()
@@ -146,6 +151,8 @@ class Simulation:
         self._arrivals = arrivals
         self._costs = costs
         self.is_deterministic = is_deterministic
+        self._waits_for_device = waits_for_device
+        self._device_free = 0.0
         self.ladders = ladders_for(
             config, is_deterministic=is_deterministic, policy=self.scheduler.policy
         )
@@ -160,30 +167,31 @@ class Simulation:
     def step(self) -> SimulatedLaunch | None:
         """Run one launch; None if every request is over.
 
-        The host and the device take turns: a launch is applied before the next is scheduled, and
-        what arrives meanwhile is seen then.
+        As in the engine, the host waits for a launch that it reads, and goes on at once after
+        another one: the device runs what it was given in order. What arrives meanwhile is seen
+        before the next launch.
 
         Raises:
             RequestError: a request that comes could never run.
-            InterfaceError: requests are left and nothing can run.
+            InterfaceError: the policy takes nothing, or what it must not.
         """
         arrivals = self._take_arrivals()
         while (batch := self.scheduler.schedule(self.clock.now)) is None:
             if (time := self._arrivals.next_time) is None:
-                if self.scheduler.has_unfinished_requests:
-                    raise InterfaceError("requests are left and nothing can run")
                 return None
             self.clock.advance_to(time)
             arrivals += self._take_arrivals()
         work = self._work(batch)
         scheduled = self.clock.now
-        started = scheduled + self._costs.host_seconds(len(batch.items))
-        ended = started + self._costs.seconds(work)
+        called = scheduled + self._costs.host_seconds(len(batch.items))
+        started = max(called, self._device_free)
+        ended = self._device_free = started + self._costs.seconds(work)
+        visible = ended if batch.is_read or self._waits_for_device else called
         slots = tuple([item.request.slot for item in batch.items])
         update = self.scheduler.apply(batch, self._executor.execute(batch))
-        self.clock.advance_to(ended)
+        self.clock.advance_to(visible)
         for request in update.finished:
-            self._arrivals.ended(request, ended)
+            self._arrivals.ended(request, visible)
         self._num_launches += 1
         return SimulatedLaunch(
             self._num_launches - 1,
@@ -192,8 +200,10 @@ class Simulation:
             work,
             tuple(arrivals),
             scheduled,
+            called,
             started,
             ended,
+            visible,
             update,
         )
 

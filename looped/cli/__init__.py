@@ -26,6 +26,7 @@ from .generate import generate
 from .plot import plot
 from .score import score
 from .serve import serve
+from .simulate import simulate
 from .train import train
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ bench.command("replay")(replay)
 app.add_typer(bench, name="bench")
 app.add_typer(evaluation, name="eval")
 app.add_typer(train, name="train")
+app.add_typer(simulate, name="simulate")
 
 
 def show_version(is_asked: bool) -> None:

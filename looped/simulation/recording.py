@@ -38,9 +38,9 @@ def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator
         moments = (
             (Moment.SCHEDULING, launch.scheduled),
             (Moment.PACKING, launch.scheduled),
-            (Moment.STARTING, launch.started),
-            (Moment.DISPATCHED, launch.started),
-            (Moment.COLLECTED, launch.ended),
+            (Moment.STARTING, launch.called),
+            (Moment.DISPATCHED, launch.called),
+            (Moment.COLLECTED, launch.visible),
         )
         for moment, now in moments:  # noqa: B007 - the clock reads it
             recorder.mark(moment)

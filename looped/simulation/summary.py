@@ -31,7 +31,6 @@ UNITS = {
     "loops_per_token": "loops",
     "rows_per_pass": "rows",
     "real_rows": "%",
-    "device_busy": "%",
     "launches": "",
     "recurrent_launches": "",
     "prefill_launches": "",
@@ -65,8 +64,6 @@ class Summary:
     num_bucket_rows: int
     """The same, padding included."""
     num_passes: int
-    device_seconds: float
-    """From the call to the result, over all launches."""
 
     @classmethod
     def of(cls, timeline: Timeline, arrivals: Mapping[Name, float] | None = None) -> "Summary":
@@ -109,7 +106,6 @@ class Summary:
             num_rows=sum(record.token_loops for record in passes),
             num_bucket_rows=sum(record.bucket * record.num_passes for record in passes),
             num_passes=sum(record.num_passes for record in passes),
-            device_seconds=sum(launch.ended - launch.started for launch in launches),
         )
 
     @property
@@ -133,7 +129,6 @@ class Summary:
             "loops_per_token": _ratio(self.num_loops, self.num_output_tokens),
             "rows_per_pass": _ratio(self.num_rows, self.num_passes),
             "real_rows": _ratio(100 * self.num_rows, self.num_bucket_rows),
-            "device_busy": 100 * self.device_seconds / seconds,
             "launches": float(sum(self.num_launches.values())),
             **counts,
         }

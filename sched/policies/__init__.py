@@ -1,13 +1,14 @@
 """Scheduling policies: what runs next, as pure functions over an immutable view.
 
-A `Policy` is asked at most once a step for each of these; it allocates nothing and keeps nothing,
-and what it answers wrongly is an `InterfaceError` that names it.
+A `Policy` is asked these, and flags say what it does with the configuration's options. It allocates
+nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names it.
 
     choose(view) -> (stage, admits)
         Where to take from: CODA (rows for the LM head), RECURRENT (passes of decode rows, and of
         prompt rows where the policy mixes) or PREFILL (passes of prompt rows alone); and whether
         waiting requests are admitted first. A stage whose selection turned out empty is *masked*,
-        shown as empty, and the policy is asked again.
+        shown as empty, and the policy is asked again. To want nothing at all is wrong unless a
+        launch is still in flight.
     take(view, stage) -> Selection(items, num_passes)
         The items of the launch, out of the view after admission: decode items first, at most
         `view.max_decode_rows` of them, then prompt items, `view.max_num_batched_tokens` rows
@@ -24,7 +25,9 @@ What is known about a request stands in `item.request`: its exit rule and whethe
 pending, when it came (`arrival_time`) and when its newest token did (`newest_token_time`), in the
 unit of `view.now`.
 
-No policy can starve anybody for ever: the Scheduler *ages* what it passes over (`sched/aging.py`).
+An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
+have taken it goes first, whatever the policy says (`sched/aging.py`). How often it takes launches
+of each kind, and when it admits, is its own affair.
 
 `POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry
 point of the group `looped.policies` (`registry.py`), and the Scheduler and the engine take a

@@ -105,11 +105,13 @@ def test_tokens_leave_after_the_loops_of_their_trace_and_requests_end() -> None:
 def test_the_clock_moves_by_the_host_and_by_the_bucket_of_each_launch() -> None:
     requests = [traced("a", (4, 2), num_prompt=10), traced("b", (4, 3))]
     config = config_of(policy="separate")
-    launches = list(Simulation(config, all_at_once(*requests), COSTS).run())
+    simulation = Simulation(config, all_at_once(*requests), COSTS, waits_for_device=True)
+    launches = list(simulation.run())
     assert launches[0].scheduled == 0.0
     assert all(first.ended == then.scheduled for first, then in pairwise(launches))
     for launch in launches:
-        assert launch.started == launch.scheduled + 0.25
+        assert launch.called == launch.started == launch.scheduled + 0.25
+        assert launch.visible == launch.ended
         if launch.batch.launch is LaunchKind.CODA:
             assert launch.ended == launch.started + 1.0
         else:
@@ -117,6 +119,20 @@ def test_the_clock_moves_by_the_host_and_by_the_bucket_of_each_launch() -> None:
             assert bucket >= launch.batch.num_rows
             assert launch.ended == launch.started + max(4.0, bucket * 0.5)
     assert {launch.work.bucket for launch in launches} >= {2, 4}
+
+
+def test_the_host_goes_on_after_what_it_does_not_read_and_the_device_keeps_the_order() -> None:
+    request = traced("a", (4, 2))
+    launches = list(Simulation(config_of(policy="separate"), all_at_once(request), COSTS).run())
+    kinds = "RRRRCRRC"
+    assert [launch.batch.launch.name[0] for launch in launches] == list(kinds)
+    assert [launch.batch.is_read for launch in launches] == [kind == "C" for kind in kinds]
+    for first, then in pairwise(launches):
+        assert then.scheduled == first.visible
+        assert then.started == max(then.called, first.ended)
+    assert [launch.called for launch in launches[:4]] == [0.25, 0.5, 0.75, 1.0]
+    assert launches[4].ended == 0.25 + 4 * 4.0 + 1.0 == launches[4].visible
+    assert launches[5].called == launches[5].started == launches[4].ended + 0.25
 
 
 def test_a_launch_of_several_passes_costs_each_of_them() -> None:
@@ -140,7 +156,7 @@ def test_a_deterministic_engine_pads_every_launch_to_one_bucket() -> None:
 
 def test_an_idle_scheduler_waits_for_the_next_request_and_sees_it_between_launches() -> None:
     early, late, meanwhile = traced("a", (4, 1)), traced("b", (4,)), traced("c", (4,))
-    arrivals = [Arrival(1000.0, late), Arrival(2.0, early), Arrival(3.0, meanwhile)]
+    arrivals = [Arrival(1000.0, late), Arrival(2.0, early), Arrival(2.125, meanwhile)]
     launches = list(Simulation(config_of(), TimedArrivals(arrivals), COSTS).run())
     seen = {
         arrival.request.request_id: (arrival.time, launch.index, launch.scheduled)
@@ -149,8 +165,8 @@ def test_an_idle_scheduler_waits_for_the_next_request_and_sees_it_between_launch
     }
     assert seen["a"] == (2.0, 0, 2.0)
     time, index, scheduled = seen["c"]
-    assert (time, index) == (3.0, 1)
-    assert scheduled == launches[0].ended > time
+    assert (time, index) == (2.125, 1)
+    assert scheduled == launches[0].visible > time
     assert seen["b"][2] == 1000.0
 
 
@@ -198,7 +214,7 @@ def test_a_policy_that_takes_nothing_is_an_error_and_no_endless_loop() -> None:
         take=lambda view, stage: Selection(()),
     )
     simulation = Simulation(config_of(), all_at_once(request_of()), COSTS, policy=idle)
-    with pytest.raises(InterfaceError, match="from policy idle: a launch"):
+    with pytest.raises(InterfaceError, match="from policy idle"):
         simulation.step()
 
 
