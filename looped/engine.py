@@ -18,7 +18,7 @@ from .loading import LoadedModel
 from .lookahead import LookaheadHeads, check_lookahead
 from .memory import MemoryPlan
 from .outputs import Completion, StepOutput, TokenEvent
-from .planning import choose_backend, plan_scheduler, plan_shape
+from .planning import choose_backend, log_derived, plan_scheduler, plan_shape
 from .records import EngineStats
 from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
@@ -80,13 +80,7 @@ class LLMEngine:
             )
         shape = plan_shape(loaded, self.config, parameters, backend)
         self.scheduler_config = plan_scheduler(self.config, shape)
-        if self.scheduler_config.is_chunk_derived:
-            logger.info(
-                "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
-                shape.chunk_size,
-                self.config.max_num_batched_tokens,
-                self.config.max_num_seqs,
-            )
+        log_derived(self.scheduler_config)
         self._ladders = ladders_for(
             self.scheduler_config, is_deterministic=self.config.deterministic
         )
@@ -268,9 +262,9 @@ class LLMEngine:
         active requests end, and the exception goes on.
         If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
-        self._observer.mark(Moment.SCHEDULING)
+        now = self._observer.mark(Moment.SCHEDULING)
         try:
-            batch = self.scheduler.schedule()
+            batch = self.scheduler.schedule(now)
             if batch is None:
                 return StepOutput()
             return self._run(batch)

@@ -1,8 +1,19 @@
 """Options of an engine, as a user gives them; what is None is worked out when the engine starts."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from looped.sched import ExitMode, ExitOptions, RequestError, resolve_exit
+from looped.sched import (
+    ConfigError,
+    ExitMode,
+    ExitOptions,
+    Policy,
+    PolicyOptions,
+    RequestError,
+    resolve_exit,
+    resolve_policy,
+)
 
 from .config import ModelConfig
 from .errors import UsageError
@@ -15,9 +26,20 @@ LAYER_FORMS = ("unrolled", "scanned")
 class EngineConfig:
     """How one engine schedules, caches and compiles. Sizes in tokens unless said otherwise."""
 
-    policy: str | None = None
-    """Who runs next: mixed (prompt and decode rows share launches), separate or atomic.
-    None: mixed."""
+    policy: str | Policy | None = field(default=None, metadata={"option_type": str | None})
+    """Who runs next: mixed (prompt and decode rows share launches), separate, atomic, or another
+    one that is shipped or that an installed package brings; a wrong name lists them. None: mixed.
+    """
+    policy_options: PolicyOptions = field(
+        default=(),
+        metadata={
+            "option_name": "policy_option",
+            "option_type": list[str] | None,
+            "metavar": "KEY=VALUE",
+            "read": lambda words: read_policy_options(words or ()),
+        },
+    )
+    """Option of a policy that takes some, such as target=0.05 of slack; repeatable."""
     mixed_prefill_decode: bool | None = None
     """Another name for the choice of policy: on is mixed, off is separate."""
     prompt_shortcut: bool | None = None
@@ -30,6 +52,9 @@ class EngineConfig:
     """Requests that may be active at once."""
     max_num_batched_tokens: int = 256
     """Rows that a launch may have: the budget."""
+    max_decode_rows: int | None = None
+    """Decode rows that a launch may have; below the number of ready ones, the policy's order
+    decides who goes. None: max_num_seqs."""
     prefill_chunk_size: int | None = None
     """Most prompt tokens in an item. None: min(128, budget - max_num_seqs + 1)."""
     max_model_len: int | None = None
@@ -56,8 +81,9 @@ class EngineConfig:
     """Waiting requests looked at in one round of admission."""
     admission_bypass_limit: int = 8
     """Later admissions that a blocked request tolerates before all behind it wait."""
-    prefix_caching: bool = True
-    """Share the KV of full prompt blocks between requests with equal prefixes."""
+    prefix_caching: bool | None = None
+    """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
+    a policy that has several prompt items of a request under way at once."""
     incremental_kv: bool = False
     """Claim KV when it is first written; gains no concurrency until preemption exists."""
     exit_mode: ExitMode | None = None
@@ -105,15 +131,28 @@ class EngineConfig:
 
     @property
     def policy_name(self) -> str:
+        """The policy's name; UsageError where its two options contradict each other."""
+        return _name_of(self.chosen_policy)
+
+    @property
+    def resolved_policy(self) -> Policy:
+        """The policy itself; UsageError if there is none, or not with its options."""
+        try:
+            return resolve_policy(self.chosen_policy, self.policy_options)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def chosen_policy(self) -> str | Policy:
         """The policy, by either of its options; UsageError where they contradict each other."""
         if self.mixed_prefill_decode is None:
             return self.policy or "mixed"
         implied = "mixed" if self.mixed_prefill_decode else "separate"
-        if self.policy not in (None, implied):
+        if self.policy is not None and self.policy != implied:
             switch = "on" if self.mixed_prefill_decode else "off"
             raise UsageError(
-                f"mixed_prefill_decode {switch} means policy {implied}, but policy {self.policy} "
-                "was given; leave out one of the two"
+                f"mixed_prefill_decode {switch} means policy {implied}, but policy "
+                f"{_name_of(self.policy)} was given; leave out one of the two"
             )
         return implied
 
@@ -132,3 +171,27 @@ class EngineConfig:
         except RequestError as error:
             raise UsageError(str(error)) from None
         return replace(bounds, mode=self.exit_mode)
+
+
+def read_policy_options(words: Iterable[str]) -> PolicyOptions:
+    """Keys and values of options as a user types them.
+
+    Raises:
+        UsageError: a word that is not KEY=VALUE.
+    """
+    options = []
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not (key and separator):
+            raise UsageError(f"--policy-option must be KEY=VALUE, got {word!r}")
+        options.append((key, value))
+    return tuple(options)
+
+
+def option_flag(name: str, metadata: Mapping[str, Any]) -> str:
+    """The command line's word for a field, without the dashes before it."""
+    return str(metadata.get("option_name", name)).replace("_", "-")
+
+
+def _name_of(policy: str | Policy) -> str:
+    return policy if isinstance(policy, str) else policy.name

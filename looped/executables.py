@@ -16,13 +16,9 @@ from looped.sched import (
     LaunchKind,
     SchedulerConfig,
     bucket_for,
-    coda_ladder,
-    policy_named,
-    prefill_ladder,
     prefill_pads_no_more,
-    recurrent_ladder,
-    score_ladder,
 )
+from looped.sched import ladders_for as ladders_for  # its callers find it beside the rungs
 
 from .coda import coda, score
 from .compile_target import THIS_MACHINE, CompileTarget
@@ -49,27 +45,6 @@ LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
 
 Rung = tuple[LaunchKind, int]
 """A launch kind and its number of rows, padding included."""
-
-
-def ladders_for(
-    config: SchedulerConfig, *, is_deterministic: bool = False
-) -> dict[LaunchKind, Ladder]:
-    """Row buckets of each launch kind that the policy uses.
-
-    A deterministic engine has one bucket for each kind and no `prefill`, so that a row always runs
-    through the same program; its score bucket is the budget, so as not to depend on the chunk.
-    """
-    budget = config.max_num_batched_tokens
-    ladders = {
-        LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
-        LaunchKind.CODA: coda_ladder(config.max_num_seqs),
-        LaunchKind.SCORE: score_ladder(budget if is_deterministic else config.chunk_size),
-    }
-    if is_deterministic:
-        return {kind: ladder[-1:] for kind, ladder in ladders.items()}
-    if config.needs_prefill_launches(policy_named(config.policy)):
-        ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
-    return ladders
 
 
 class Executables:
@@ -201,10 +176,12 @@ def reachable_rungs(
         has_scores: whether any of the prompts is scored.
     """
     num_seqs = min(len(prompt_lengths), config.max_num_seqs)
-    chunks = sorted((min(length, config.chunk_size) for length in prompt_lengths), reverse=True)
-    num_prompt_rows = sum(chunks[:num_seqs])
+    longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
+    num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
+    # Several passes run one prompt item a request, a single one as many as are under way.
+    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
     most_rows = {
-        LaunchKind.RECURRENT: num_prompt_rows + num_seqs,
+        LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
         LaunchKind.PREFILL: num_prompt_rows,
         LaunchKind.CODA: num_seqs,
         LaunchKind.SCORE: int(has_scores),
@@ -220,6 +197,6 @@ def reachable_rungs(
 
 def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
     """Whether the policy ever runs so many prompt rows through several depths in one launch."""
-    return policy_named(config.policy).runs_all_depths or prefill_pads_no_more(
+    return config.chosen_policy.runs_all_depths or prefill_pads_no_more(
         num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
     )

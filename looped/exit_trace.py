@@ -116,3 +116,23 @@ def recording_exits(path: Path | None, observer: LaunchObserver) -> Iterator[Lau
         yield recorder
     finally:
         recorder.close()
+
+
+def read_exit_traces(path: Path) -> list[tuple[int, ...]]:
+    """Reads recorded exit depths: a JSON list with one list of integers per prompt, in order.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    try:
+        traces = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    is_right = isinstance(traces, list) and all(
+        isinstance(trace, list) and all(type(depth) is int for depth in trace) for trace in traces
+    )
+    if not is_right:
+        raise UsageError(f"{path}: expected a list with one list of integers per prompt")
+    return [tuple(trace) for trace in traces]

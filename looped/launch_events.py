@@ -17,6 +17,7 @@ from looped.sched import (
     FinishReason,
     Ladder,
     LaunchKind,
+    Policy,
     PromptScoring,
     Request,
     Scheduler,
@@ -76,17 +77,29 @@ class EngineEvent:
             is_deterministic=is_deterministic,
             records_gates=records_gates,
             ladders=dict(ladders),
-            config={name: getattr(config, name) for name in options},
+            # As JSON has it; a policy that was given as an object goes by its name.
+            config={name: getattr(config, name) for name in options}
+            | {
+                "policy": scheduler.policy.name,
+                "policy_options": [list(pair) for pair in config.policy_options],
+            },
         )
 
-    def scheduler_config(self) -> SchedulerConfig:
+    def scheduler_config(self, policy: Policy | None = None) -> SchedulerConfig:
         """The configuration, built again.
+
+        Args:
+            policy: stands for the one that is named, which may not be installed here.
 
         Raises:
             ConfigError: this version, or this installation, does not know an option or the policy.
         """
+        options = tuple(map(tuple, self.config.get("policy_options", ())))
+        changes: dict[str, Any] = {"policy_options": options}
+        if policy is not None:
+            changes = {"policy": policy, "policy_options": ()}
         try:
-            return SchedulerConfig(**self.config)
+            return SchedulerConfig(**self.config | changes)
         except TypeError as error:
             raise ConfigError(f"the log's scheduler has other options than ours: {error}") from None
 
@@ -195,6 +208,8 @@ class AbortEvent:
     """Loops that this token had run; in CODA, the depth at which it had left."""
     is_in_flight: bool
     """Whether a launch with it was under way, whose result is dropped."""
+    is_exit_pending: bool
+    """Whether the token was to leave after its next loop."""
 
     @classmethod
     def of(cls, request: Request, *, time: float, launch_index: int) -> "AbortEvent":
@@ -207,6 +222,7 @@ class AbortEvent:
             stage=request.stage,
             loops_done=request.loops_done,
             is_in_flight=request.is_in_flight,
+            is_exit_pending=request.is_exit_pending,
         )
 
 

@@ -38,6 +38,8 @@ from .launch_observer import LaunchObserver, LaunchRecorder
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
+WAITS = "waits_for_device"
+"""In a log's meta: whether the engine waited for every launch, so that `ended` is the device's."""
 LINES_KEPT = 256
 """Lines that are held back before they are written together."""
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -127,7 +129,7 @@ def recording(path: Path | None, *, waits_for_device: bool = False) -> Iterator[
     if path is None:
         yield LaunchObserver()
         return
-    writer = LaunchLogWriter(path)
+    writer = LaunchLogWriter(path, {WAITS: waits_for_device})
     try:
         yield LaunchRecorder(writer.write, waits_for_device=waits_for_device)
     finally:

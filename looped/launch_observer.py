@@ -1,7 +1,7 @@
 """Who listens to an engine's launches: nobody, or a recorder with a clock.
 
-The engine itself reads no clock. It tells its observer when each part of a step is over; the
-default observer is deaf, so an engine without a log pays a few empty calls a launch.
+The engine itself reads no clock. It tells its observer when each part of a step is over, and is
+told the time; the default observer is deaf, so an engine without a log pays little more than that.
 """
 
 import time
@@ -75,8 +75,13 @@ class LaunchObserver:
     def added(self, request: Request, scheduler: Scheduler) -> None:
         """A request, or one of its samples, is in the queue."""
 
-    def mark(self, moment: Moment) -> None:
-        """A part of a step is over."""
+    def mark(self, moment: Moment) -> float:
+        """A part of a step is over; returns the time of it, in seconds from any zero.
+
+        The clock is read here and nowhere else, so what policies see as the time of SCHEDULING is
+        what a log says.
+        """
+        return time.perf_counter()
 
     def collected(self, batch: Batch, result: LaunchResult) -> None:
         """A launch's result is on the host, and its requests do not know of it yet."""
@@ -123,8 +128,8 @@ class ForwardingObserver(LaunchObserver):
     def added(self, request: Request, scheduler: Scheduler) -> None:
         self._observer.added(request, scheduler)
 
-    def mark(self, moment: Moment) -> None:
-        self._observer.mark(moment)
+    def mark(self, moment: Moment) -> float:
+        return self._observer.mark(moment)
 
     def collected(self, batch: Batch, result: LaunchResult) -> None:
         self._observer.collected(batch, result)
@@ -203,8 +208,9 @@ class LaunchRecorder(LaunchObserver):
         index = self._turn_to(scheduler).num_launches
         self._sink(RequestEvent.of(request, time=self._now(), launch_index=index))
 
-    def mark(self, moment: Moment) -> None:
-        self._moments[moment] = self._now()
+    def mark(self, moment: Moment) -> float:
+        self._moments[moment] = now = self._now()
+        return now
 
     def launched(
         self,

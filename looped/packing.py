@@ -51,7 +51,8 @@ class PromptArrays:
 
 @register_pytree
 class RecurrentArrays:
-    """One pass over decode rows 0..R-1 and prompt items behind them."""
+    """One pass over decode rows 0..R-1 and prompt items behind them: R decode rows, at most one a
+    request, and I prompt items, of which a request may have several."""
 
     runs_gate: Any
     """[] whether any row needs a gate."""
@@ -188,9 +189,9 @@ def _build_nested(cls: type[A], arrays: dict[str, Any], prefix: str) -> A:
 
 def recurrent_layout(shape: StateShape, num_rows: int) -> PackedLayout[RecurrentArrays]:
     """Layout of a recurrent launch of T = num_rows."""
-    num_items = min(num_rows, shape.max_num_seqs)
-    per_row: tuple[tuple[int, ...], PackedType] = ((num_items,), "int32")
-    table: tuple[tuple[int, ...], PackedType] = ((num_items, shape.blocks_per_seq), "int32")
+    num_decode = min(num_rows, shape.max_num_seqs)
+    num_items = min(num_rows, shape.num_prompt_places)
+    per_row: tuple[tuple[int, ...], PackedType] = ((num_decode,), "int32")
     return PackedLayout(
         RecurrentArrays,
         {
@@ -200,16 +201,16 @@ def recurrent_layout(shape: StateShape, num_rows: int) -> PackedLayout[Recurrent
             "decode_depths": per_row,
             "decode_positions": per_row,
             "decode_gates": per_row,
-            "decode_tables": table,
+            "decode_tables": ((num_decode, shape.blocks_per_seq), "int32"),
             **_prompt_shapes(num_items),
-            "prompt_tables": table,
+            "prompt_tables": ((num_items, shape.blocks_per_seq), "int32"),
         },
     )
 
 
 def prefill_layout(shape: StateShape, num_rows: int) -> PackedLayout[PrefillArrays]:
     """Layout of a prefill launch of T = num_rows."""
-    num_items = min(num_rows, shape.max_num_seqs)
+    num_items = min(num_rows, shape.max_num_seqs)  # each of a request of its own
     tables = (shape.config.num_loops, num_items, shape.blocks_per_seq)
     return PackedLayout(
         PrefillArrays,

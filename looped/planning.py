@@ -44,7 +44,9 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
             prefill_chunk_size=config.prefill_chunk_size,
             min_coda_batch_size=config.min_coda_batch_size,
             max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
-            policy=config.policy_name,
+            policy=config.chosen_policy,
+            policy_options=config.policy_options,
+            max_decode_rows=config.max_decode_rows,
             prompt_shortcut=config.prompt_shortcut,
             scheduling_policy=config.scheduling_policy,
             admission_scan_limit=config.admission_scan_limit,
@@ -56,6 +58,20 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
         )
     except ConfigError as error:
         raise UsageError(str(error)) from None
+
+
+def log_derived(config: SchedulerConfig) -> None:
+    """Says what was left out and has come out otherwise than a user may expect."""
+    if config.is_chunk_derived:
+        logger.info(
+            "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
+            config.chunk_size,
+            config.max_num_batched_tokens,
+            config.max_num_seqs,
+        )
+    policy = config.chosen_policy
+    if config.prefix_caching is None and not config.has_prefix_caching(policy):
+        logger.info("prefix caching is off, which policy %s does without", policy.name)
 
 
 def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | None) -> None:
@@ -91,7 +107,7 @@ def plan_shape(
     is_cpu = jax.default_backend() == "cpu"
     shape = _trial_shape(config, loaded.config, jnp.dtype(loaded.dtype), is_cpu=is_cpu)
     trial = plan_scheduler(config, shape)
-    shape = replace(shape, chunk_size=trial.chunk_size)
+    shape = _with_prompt_pool(shape, trial)
     _check_attention(shape, backend)
     device = jax.devices()[0]
     if device.platform == "cpu":
@@ -178,7 +194,7 @@ def plan_absent_gpu(
         LoopedError: no memory for a useful pool.
     """
     shape = _trial_shape(config, model, jnp.dtype(dtype), is_cpu=False)
-    shape = replace(shape, chunk_size=plan_scheduler(config, shape).chunk_size)
+    shape = _with_prompt_pool(shape, plan_scheduler(config, shape))
     if (explicit := explicit_blocks(config, shape)) is not None:
         return replace(shape, num_blocks=explicit)
     return _fill_gpu(
@@ -196,6 +212,12 @@ def _fill_gpu(config: EngineConfig, shape: StateShape, **memory: int) -> StateSh
     fitting = num_blocks // shape.config.num_loops * config.block_size
     longest = config.max_model_len or min(shape.max_model_len, fitting)
     return replace(shape, num_blocks=num_blocks, max_model_len=longest)
+
+
+def _with_prompt_pool(shape: StateShape, config: SchedulerConfig) -> StateShape:
+    """Room for the prompt items that the scheduler may have under way."""
+    window = config.max_window(config.chosen_policy)
+    return replace(shape, chunk_size=config.chunk_size, max_window=window)
 
 
 def _trial_shape(

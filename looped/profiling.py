@@ -88,8 +88,8 @@ class LaunchProfile(ForwardingObserver):
         super().added(request, scheduler)
         self._has_requests = True
 
-    def mark(self, moment: Moment) -> None:
-        super().mark(moment)
+    def mark(self, moment: Moment) -> float:
+        now = super().mark(moment)
         if moment is Moment.SCHEDULING:
             self._end_step()
             if self._has_requests:
@@ -101,6 +101,7 @@ class LaunchProfile(ForwardingObserver):
         if self._step is not None:
             self._part = jax.profiler.TraceAnnotation(PARTS[moment])
             self._part.__enter__()
+        return now
 
     def launched(
         self,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from looped.sched import ItemKind, LaunchKind
+from looped.sched import ItemKind, LaunchKind, ScheduledItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,19 @@ class ItemRecord:
     num_rows: int
     slot: int
     """The request's place in device state."""
+
+    @classmethod
+    def of(cls, item: ScheduledItem, slot: int) -> "ItemRecord":
+        request = item.request
+        return cls(
+            request.request_id,
+            request.sample_index,
+            item.kind,
+            item.depth,
+            item.first_position,
+            item.count,
+            slot,
+        )
 
 
 @dataclass(frozen=True, slots=True)

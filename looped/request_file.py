@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from looped.sched import ExitMode, ExitOptions
 
 from .errors import UsageError
+from .exit_trace import read_exit_traces
 from .llm import GenerationRequest
 from .sampling_params import SamplingParams
 
@@ -106,19 +107,11 @@ def read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
 
 
 def read_exit_trace(path: Path, num_prompts: int) -> list[tuple[int, ...]]:
-    """Reads recorded exit depths: a JSON list with one list of integers per prompt, in order."""
-    try:
-        traces = json.loads(_read(path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not valid JSON: {error}") from None
-    is_right = isinstance(traces, list) and all(
-        isinstance(trace, list) and all(type(depth) is int for depth in trace) for trace in traces
-    )
-    if not is_right:
-        raise UsageError(f"{path}: expected a list with one list of integers per prompt")
+    """Reads recorded exit depths for so many prompts, in order."""
+    traces = read_exit_traces(path)
     if len(traces) != num_prompts:
         raise UsageError(f"{path} holds {len(traces)} traces for {num_prompts} prompts")
-    return [tuple(trace) for trace in traces]
+    return traces
 
 
 def with_trace(

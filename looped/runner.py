@@ -75,7 +75,7 @@ class Runner:
         self.executables = executables
         self.reader = HostReader()
         self.records: deque[LaunchRecord] = deque(maxlen=RECORDS_KEPT)
-        self.prompt_pool = PromptPool(executables.shape.max_num_seqs)
+        self.prompt_pool = PromptPool(executables.shape.num_prompt_places)
         self._leaves = jax.tree.leaves(parameters)
         self._ladders = ladders
         self._records_gates = records_gates
@@ -185,18 +185,7 @@ class Runner:
     def _record(self, packed: PackedLaunch) -> None:
         batch = packed.batch
         records_gates = self._records(batch)
-        items = tuple(
-            ItemRecord(
-                item.request.request_id,
-                item.request.sample_index,
-                item.kind,
-                item.depth,
-                item.first_position,
-                item.count,
-                item.request.slot,
-            )
-            for item in batch.items
-        )
+        items = tuple(ItemRecord.of(item, item.request.slot) for item in batch.items)
         self.records.append(
             LaunchRecord(
                 index=self._num_launches,

@@ -32,11 +32,18 @@ class StateShape:
     block_size: int
     """S, positions in a block."""
     max_num_seqs: int
-    """Slots, and places in the prompt pool."""
+    """Slots: requests that may be active at once."""
     chunk_size: int
     """Most rows of a prompt item."""
     max_model_len: int
     """Longest sequence; block tables are as wide."""
+    max_window: int = 1
+    """W, prompt items of a request that may be under way at once."""
+
+    @property
+    def num_prompt_places(self) -> int:
+        """Places in the prompt pool, one for each prompt item under way."""
+        return self.max_window * self.max_num_seqs
 
     @property
     def blocks_per_seq(self) -> int:
@@ -56,7 +63,7 @@ class StateShape:
     @property
     def prompt_state_bytes(self) -> int:
         """Bytes of hidden rows: decode slots and the prompt pool."""
-        rows = self.max_num_seqs * (1 + self.chunk_size)
+        rows = self.max_num_seqs + self.num_prompt_places * self.chunk_size
         return rows * self.config.hidden_size * jnp.dtype(self.dtype).itemsize
 
     @property
@@ -75,7 +82,7 @@ class DeviceState:
     """Values, laid out as the keys."""
     hidden: Float[Array, "slots E"]
     """Normed row of each request after its last loop. Written by passes, read by codas."""
-    prompt_hidden: Float[Array, "items C E"]
+    prompt_hidden: Float[Array, "places C E"]
     """Rows of prompt items between two depths; disjoint from the decode slots."""
     last_token: Int[Array, " slots"]
     """Newest token of each request; embedded by its first pass. Written by codas."""
@@ -102,7 +109,9 @@ class DeviceState:
             key_pool=jnp.zeros(pool, shape.kv_dtype),
             value_pool=jnp.zeros(pool, shape.kv_dtype),
             hidden=jnp.zeros((slots, width), shape.dtype),
-            prompt_hidden=jnp.zeros((slots, shape.chunk_size, width), shape.dtype),
+            prompt_hidden=jnp.zeros(
+                (shape.num_prompt_places, shape.chunk_size, width), shape.dtype
+            ),
             last_token=jnp.zeros((slots,), jnp.int32),
             survival=jnp.zeros((slots,), jnp.float32),
             token_marks=jnp.zeros((slots, config.vocab_size), jnp.int32),

@@ -266,11 +266,11 @@ def _finish_items(
 
 
 def _store_prompt_rows(
-    prompt_hidden: Float[Array, "items C E"],
+    prompt_hidden: Float[Array, "places C E"],
     rows: Float[Array, "T E"],
     prompts: PromptArrays,
     row_map: RowMap,
-) -> Float[Array, "items C E"]:
+) -> Float[Array, "places C E"]:
     places = jnp.where(row_map.is_prompt, prompts.places[row_map.item], prompt_hidden.shape[0])
     return prompt_hidden.at[places, row_map.offset].set(rows, mode="drop")
 

@@ -92,7 +92,8 @@ def ragged_paged_attention(
     Row r < R is a decode row iff decode_lengths[r] > 0. Prompt item i owns rows
     prompt_first_row[i] to prompt_first_row[i] + prompt_rows[i] - 1. No row belongs to both; a row
     of neither returns zeros. Query head h reads kv head h // (H / K). Keys and values of every
-    row's own position are already in the pool. R = I = min(T, max_num_seqs) in every launch.
+    row's own position are already in the pool. In every launch R = min(T, max_num_seqs) and
+    I = min(T, W max_num_seqs), where a request may have W prompt items in one launch.
 
     Args:
         q: query rows after rotary positions, float32 or bfloat16.

@@ -8,13 +8,19 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
-    offer, view, policies, batching    what could run, who decides, and the launch that results
+    offer, view, policies              what could run, and who decides
+    item_size, item_window             the prompt items that result
+    aging, batching, chooser           and the launch, with what was passed over too often
     progress, scheduler                what a result changes; the class that ties it together
-    buckets, work                      row counts to compile ahead; what a launch has to do
+    buckets, work, costs               row counts to compile ahead; what a launch has to do, in
+                                       numbers and in seconds
+    ladders                            the row counts of one configuration
+    arrivals, simulate                 the same Scheduler on a clock and an executor of their own
 
-The same Scheduler serves the engine, the tests' stub executor and simulators.
+The same Scheduler serves the engine, the tests' stub executor and the simulator.
 """
 
+from .arrivals import Arrival, Arrivals, ClosedArrivals, TimedArrivals
 from .buckets import (
     Ladder,
     bucket_for,
@@ -25,6 +31,7 @@ from .buckets import (
     score_ladder,
 )
 from .config import SchedulerConfig
+from .costs import CostModel, read_cost_table
 from .errors import ConfigError, InterfaceError, RequestError
 from .exits import (
     ExitDecision,
@@ -37,7 +44,19 @@ from .exits import (
     runs_gate,
 )
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
-from .policies import POLICIES, Policy, pack_whole, policy_named
+from .ladders import ladders_for
+from .policies import (
+    POLICIES,
+    Policy,
+    PolicyOptions,
+    pack_whole,
+    policy_named,
+    policy_names,
+    resolve_policy,
+    slack_policy,
+    wavefront_from_options,
+    wavefront_policy,
+)
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
     CodaResult,
@@ -50,6 +69,15 @@ from .results import (
     TopLogprobs,
 )
 from .scheduler import Scheduler
+from .simulate import (
+    Executor,
+    SimulatedClock,
+    SimulatedExecutor,
+    SimulatedLaunch,
+    SimulatedOutput,
+    Simulation,
+    SimulationCosts,
+)
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
 from .work import LaunchCosts, LaunchWork
@@ -58,10 +86,15 @@ __all__ = [
     "NO_INDEX",
     "NO_SLOT",
     "POLICIES",
+    "Arrival",
+    "Arrivals",
     "Batch",
     "Choice",
+    "ClosedArrivals",
     "CodaResult",
     "ConfigError",
+    "CostModel",
+    "Executor",
     "ExitDecision",
     "ExitMode",
     "ExitOptions",
@@ -75,6 +108,7 @@ __all__ = [
     "LaunchResult",
     "LaunchWork",
     "Policy",
+    "PolicyOptions",
     "PromptItem",
     "PromptScores",
     "PromptScoring",
@@ -88,8 +122,15 @@ __all__ = [
     "SchedulerConfig",
     "ScoreResult",
     "Selection",
+    "SimulatedClock",
+    "SimulatedExecutor",
+    "SimulatedLaunch",
+    "SimulatedOutput",
+    "Simulation",
+    "SimulationCosts",
     "Stage",
     "StepUpdate",
+    "TimedArrivals",
     "TokenOutput",
     "TopLogprobs",
     "View",
@@ -97,12 +138,19 @@ __all__ = [
     "coda_ladder",
     "decide",
     "is_deciding",
+    "ladders_for",
     "pack_whole",
     "policy_named",
+    "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
+    "read_cost_table",
     "recurrent_ladder",
     "resolve_exit",
+    "resolve_policy",
     "runs_gate",
     "score_ladder",
+    "slack_policy",
+    "wavefront_from_options",
+    "wavefront_policy",
 ]

@@ -5,18 +5,19 @@ A wrong selection is refused before anything is allocated, with the policy's nam
 
 from .errors import InterfaceError
 from .items import Batch, ItemKind, LaunchKind
+from .policies import Policy
 from .view import Selection, View
 
 
-def build_batch(selection: Selection, view: View, policy_name: str) -> Batch:
+def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
     """Return the launch of a non-empty selection from `view`.
 
     Raises:
         InterfaceError: items that the view does not offer or offers once, coda rows beside
-            others, decode items behind prompt items, too many rows, or passes that the items
-            cannot run together.
+            others, decode items behind prompt items, too many rows or decode rows, or passes that
+            the items cannot run together.
     """
-    items = selection.candidates
+    items, policy_name = selection.candidates, policy.name
     offered_codas = set(map(id, view.coda_items))
     offered_passes = set(map(id, view.decode_items)) | set(map(id, view.prompt_items))
     taken = set(map(id, items))
@@ -31,10 +32,22 @@ def build_batch(selection: Selection, view: View, policy_name: str) -> Batch:
         raise _fault(
             policy_name, f"at most {view.max_num_batched_tokens} rows", f"{batch.num_rows}"
         )
+    if launch is LaunchKind.RECURRENT and batch.num_decode > view.max_decode_rows:
+        raise _fault(
+            policy_name, f"at most {view.max_decode_rows} decode rows", f"{batch.num_decode}"
+        )
     if any(item.kind is ItemKind.PROMPT for item in items[: batch.num_decode]):
         raise _fault(policy_name, "decode items before prompt items")
     if selection.num_passes != 1:
         _check_passes(batch, view.num_planes, policy_name)
+        may_skip = policy.uses_prompt_shortcut and view.shortcut_pays(batch.num_rows)
+        if not (policy.runs_all_depths or may_skip):
+            raise _fault(
+                policy_name,
+                "one pass a launch unless it declares runs_all_depths, or uses_prompt_shortcut and "
+                "the shortcut pays",
+                f"{selection.num_passes} passes of {batch.num_rows} rows",
+            )
     return batch
 
 
@@ -44,8 +57,8 @@ def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
     if not is_alike or any(item.is_single_pass for item in batch.items):
         raise _fault(
             policy_name,
-            "prompt items of one depth, none of them scored after every loop, in a launch of "
-            "several passes",
+            "prompt items of one depth, none of them scored after every loop or behind another "
+            "item of its prompt, in a launch of several passes",
         )
     if not 1 <= batch.num_passes <= num_planes - depth:
         raise _fault(

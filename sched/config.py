@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from .errors import ConfigError
-from .policies import Policy, policy_named
+from .policies import Policy, PolicyOptions, resolve_policy
 
 DEFAULT_CHUNK_SIZE = 128
 """The RFC's; experiments/ has no measurement yet that speaks for another."""
@@ -39,8 +39,12 @@ class SchedulerConfig:
     prompt_shortcut: bool | None = None
     """Let prompts run their depths in one launch while no request is past its prompt.
     None: as measured best, where the policy uses it."""
-    policy: str = "mixed"
-    """Name of a shipped policy."""
+    max_decode_rows: int | None = None
+    """Decode rows that a launch may have. None: max_num_seqs, so every ready one is in it."""
+    policy: str | Policy = "mixed"
+    """Name of a policy that is shipped or installed, or a Policy."""
+    policy_options: PolicyOptions = ()
+    """Keys and values, as typed, for a policy that is named and made from options."""
     scheduling_policy: str = "fcfs"
     """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
     admission_scan_limit: int = 64
@@ -51,12 +55,15 @@ class SchedulerConfig:
     """Blocks, over all planes, kept free at admission while anything is active."""
     incremental_kv: bool = False
     """Claim blocks when they are first written. Admission counts the whole capacity anyway."""
-    prefix_caching: bool = True
-    """Share full prompt blocks between requests with equal prefixes."""
+    prefix_caching: bool | None = None
+    """Share full prompt blocks between requests with equal prefixes. None: where the policy allows
+    it, which one with several prompt items of a request at once does not."""
     cache_salt: str = ""
     """What else cached blocks depend on: model, dtype, layout."""
     is_chunk_derived: bool = field(init=False)
     """Whether prefill_chunk_size was left to us."""
+    chosen_policy: Policy = field(init=False, repr=False, compare=False)
+    """What policy and policy_options mean."""
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -69,7 +76,9 @@ class SchedulerConfig:
                 f"prefill_chunk_size must be in 1..max_num_batched_tokens: {self.chunk_size} is "
                 f"not in 1..{self.max_num_batched_tokens}; try --prefill-chunk-size {derived}"
             )
-        self.check_policy(policy_named(self.policy))
+        policy = resolve_policy(self.policy, self.policy_options)
+        object.__setattr__(self, "chosen_policy", policy)
+        self.check_policy(policy)
 
     @property
     def chunk_size(self) -> int:
@@ -83,6 +92,11 @@ class SchedulerConfig:
         return self.max_prefill_batches_before_decode or 1
 
     @property
+    def decode_row_limit(self) -> int:
+        """max_decode_rows, or its default."""
+        return self.max_num_seqs if self.max_decode_rows is None else self.max_decode_rows
+
+    @property
     def has_prompt_shortcut(self) -> bool:
         """prompt_shortcut, or its default."""
         return DEFAULT_PROMPT_SHORTCUT if self.prompt_shortcut is None else self.prompt_shortcut
@@ -94,6 +108,14 @@ class SchedulerConfig:
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks of `num_tokens` positions: P * ceil(num_tokens / block_size)."""
         return self.num_planes * -(-num_tokens // self.block_size)
+
+    def max_window(self, policy: Policy) -> int:
+        """Return the most prompt items of a request under way at once: one a depth is enough."""
+        return min(policy.max_window, self.num_planes)
+
+    def has_prefix_caching(self, policy: Policy) -> bool:
+        """Return prefix_caching, or its default under `policy`."""
+        return self.max_window(policy) == 1 if self.prefix_caching is None else self.prefix_caching
 
     def check_policy(self, policy: Policy) -> None:
         """Check the options that depend on the policy.
@@ -111,6 +133,11 @@ class SchedulerConfig:
             raise ConfigError(
                 f"prompt_shortcut must be left out with policy {policy.name}, which ignores it; "
                 f"got {self.prompt_shortcut}"
+            )
+        if self.prefix_caching and self.max_window(policy) > 1:
+            raise ConfigError(
+                f"prefix_caching must be off, or left out, with policy {policy.name}, which has up "
+                f"to {self.max_window(policy)} prompt items of a request under way at once"
             )
         num_rows = self.chunk_size + self.max_num_seqs - 1
         if policy.is_mixing and num_rows > self.max_num_batched_tokens:
@@ -137,6 +164,11 @@ class SchedulerConfig:
                 "max_num_batched_tokens must be >= max_num_seqs, so that every decode row fits: "
                 f"{self.max_num_batched_tokens} < {self.max_num_seqs}; "
                 f"try --max-num-batched-tokens {self.max_num_seqs}"
+            )
+        if not 1 <= self.decode_row_limit <= self.max_num_seqs:
+            raise ConfigError(
+                f"max_decode_rows must be in 1..max_num_seqs: {self.max_decode_rows} is not in "
+                f"1..{self.max_num_seqs}; leave it out for all"
             )
         if self.min_coda_batch_size > self.max_num_seqs:
             raise ConfigError(

@@ -212,7 +212,7 @@ def decide(
     Raises:
         InterfaceError: no signal at a deciding loop.
     """
-    if is_exit_pending or loop >= _last_loop(rule, output_index):
+    if is_exit_pending or loop >= last_loop(rule, output_index):
         return ExitDecision.EXIT
     if not is_deciding(rule, loop, is_exit_pending):
         return ExitDecision.CONTINUE
@@ -226,7 +226,8 @@ def decide(
     return ExitDecision.CONTINUE
 
 
-def _last_loop(rule: ExitRule, output_index: int) -> int:
+def last_loop(rule: ExitRule, output_index: int) -> int:
+    """Return the loops after which output token `output_index` leaves, whatever is read."""
     if output_index < len(rule.trace):
         return rule.trace[output_index]
     return rule.max_loops

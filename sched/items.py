@@ -49,7 +49,7 @@ class PromptItem:
     token_start: int
     """Position of its first token."""
     token_count: int
-    """Its tokens, fixed at creation: min(prefill_chunk_size, budget, what remains)."""
+    """Its tokens, fixed at creation: at most prefill_chunk_size, and at most what remains."""
     state: PromptStateHandle
     """Where the runner keeps its hidden rows between launches."""
     depth: int = 0
@@ -84,7 +84,8 @@ class ScheduledItem:
     runs_gate: bool = False
     """Whether its row needs the gate in this pass."""
     is_single_pass: bool = False
-    """Whether it may run one depth a launch only, since it is scored after each."""
+    """Whether it may run one depth a launch only: it is scored after each, or follows an item of
+    its prompt that is under way, whose KV it needs in every plane that it runs."""
     is_deciding: bool = False
     """Whether the host has to read its signal after this pass."""
     output_index: int = 0
@@ -100,7 +101,8 @@ class Batch:
     launch: LaunchKind
     """The compiled call."""
     items: tuple[ScheduledItem, ...]
-    """Decode items, then prompt items; in a coda one item a request, in a score one item."""
+    """Decode items, then prompt items, of which a request may have several; in a coda one item a
+    request, in a score one item."""
     num_passes: int = 1
     """Depths to run: 1 but for PREFILL."""
 

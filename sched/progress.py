@@ -43,11 +43,12 @@ class Progress:
         raise _wrong_type(batch, result)
 
     def fail(self, batch: Batch, message: str) -> list[Request]:
-        """End the requests of a batch that could not be run."""
-        for item in batch.items:
-            self._land(item.request)
-            self.end(item.request, FinishReason.ERROR, message)
-        return [item.request for item in batch.items]
+        """End the requests of a batch that could not be run; returns each once."""
+        requests = list(dict.fromkeys(item.request for item in batch.items))
+        for request in requests:
+            self._land(request)
+            self.end(request, FinishReason.ERROR, message)
+        return requests
 
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
         """End an active request that is not in flight; an abort that waited has precedence."""
@@ -131,6 +132,8 @@ class Progress:
         request.is_in_flight = False
 
     def _end_aborted(self, request: Request, update: StepUpdate) -> None:
+        if request.stage is Stage.FINISHED:
+            return  # with another item of the same launch
         self.end(request, FinishReason.ABORT)
         update.finished.append(request)
 
@@ -152,7 +155,7 @@ class Progress:
         is_scored = request.scoring is PromptScoring.EVERY_LOOP or (
             request.scoring is PromptScoring.LAST_LOOP and prompt_item.depth == self._num_planes
         )
-        prompt_item.awaits_score = is_scored and num_targets(request) > 0
+        prompt_item.awaits_score = is_scored and num_targets(request, prompt_item) > 0
         if not prompt_item.awaits_score:
             self._complete_item(request, prompt_item, update)
 
@@ -160,7 +163,7 @@ class Progress:
         """Move a request on if its chunk has run every depth, and is scored where it has to be."""
         if prompt_item.depth < self._num_planes:
             return
-        self._resources.complete_item(request)
+        self._resources.complete_item(request, prompt_item)
         if request.is_prompt_complete and request.max_tokens == 0:
             self.end(request, FinishReason.LENGTH)
             update.finished.append(request)

@@ -7,6 +7,7 @@ and results that arrive late then still refer to the old object.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NO_SLOT = -1
 """Slot of a request that is not active."""
+NO_TIME = math.nan
+"""Moment that has not come yet."""
 NO_INDEX = -1
 """Place in an order that a request has not entered yet."""
 
@@ -86,6 +89,12 @@ class Request:
     """Its place among all requests ever added."""
     admission_index: int = field(default=NO_INDEX, init=False)
     """Its place among all requests ever admitted."""
+    arrival_time: float = field(default=NO_TIME, init=False)
+    """`now` of the first schedule() after it was added."""
+    newest_token_time: float = field(default=NO_TIME, init=False)
+    """`now` of the first schedule() after its newest token came; its arrival_time before any."""
+    launches_seen: int = field(default=0, init=False)
+    """Launches that could have taken its next item, up to when that became ready; see `Aging`."""
     num_bypasses: int = field(default=0, init=False)
     """Later requests admitted while this one was blocked."""
     slot: int = field(default=NO_SLOT, init=False)
@@ -100,8 +109,9 @@ class Request:
     """Prompt tokens whose KV is complete in every plane."""
     num_cached_tokens: int = field(default=0, init=False)
     """Those among them that the prefix cache held at admission."""
-    prompt_item: PromptItem | None = field(default=None, init=False)
-    """The chunk of the prompt under way, in PREFILL."""
+    prompt_items: list[PromptItem] = field(default_factory=list, init=False)
+    """Chunks of the prompt under way, in prompt order; each has run deeper than the one after it,
+    or as deep. Only in PREFILL, and one at most unless the policy has a window."""
     loops_done: int = field(default=0, init=False)
     """Loops that the newest token has run."""
     is_exit_pending: bool = field(default=False, init=False)
@@ -129,6 +139,11 @@ class Request:
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.prompt_token_ids)
+
+    @property
+    def num_chunked_tokens(self) -> int:
+        """Prompt tokens that need no further prompt item: complete, or in one under way."""
+        return self.prompt_items[-1].token_end if self.prompt_items else self.num_prefilled_tokens
 
     @property
     def capacity(self) -> int:

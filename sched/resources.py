@@ -34,7 +34,7 @@ class Resources:
         return self._config.max_num_seqs - len(self._free_slots)
 
     def activate(self, request: Request, hits: list[PrefixEntry]) -> None:
-        """Give a waiting request a slot, its cached blocks and its first prompt item.
+        """Give a waiting request a slot and its cached blocks.
 
         Without incremental KV the whole capacity is claimed here.
         """
@@ -48,42 +48,38 @@ class Resources:
         request.num_cached_tokens = len(hits) * self._config.block_size
         request.num_prefilled_tokens = request.num_cached_tokens
         request.stage = Stage.PREFILL
-        self._start_item(request)
 
-    def complete_item(self, request: Request) -> None:
+    def start_item(self, request: Request, num_tokens: int) -> PromptItem:
+        """Make the next prompt item of a request, of `num_tokens` or what remains of the prompt."""
+        start = request.num_chunked_tokens
+        count = min(num_tokens, request.num_prompt_tokens - start)
+        assert count > 0
+        item = PromptItem(start, count, self._states.acquire(request))
+        request.prompt_items.append(item)
+        return item
+
+    def complete_item(self, request: Request, item: PromptItem) -> None:
         """Account for a prompt item that has run every depth, and move the request on.
 
-        Its KV is complete in every plane, so its full blocks are published; the next item is
-        made, or the request goes to CODA with the hidden row of its last prompt token.
+        Its KV is complete in every plane, so its full blocks are published. With its last item
+        the request goes to CODA, with the hidden row of its last prompt token.
         """
-        item = request.prompt_item
-        assert item is not None
-        self._release_item(request)
+        assert item is request.prompt_items[0]
+        del request.prompt_items[0]
+        self._states.release(item.state)
         request.num_prefilled_tokens = item.token_end
         self.blocks.publish(request)
         if request.is_prompt_complete:
             request.loops_done = self._config.num_planes
             request.stage = Stage.CODA
-        else:
-            self._start_item(request)
 
     def release(self, request: Request) -> None:
         """Take back everything that an active request holds; none of its items is in flight."""
         assert not request.is_in_flight
-        self._release_item(request)
+        for item in request.prompt_items:
+            self._states.release(item.state)
+        request.prompt_items.clear()
         self.blocks.close_tables(request)
         self._free_slots.append(request.slot)
         request.slot = NO_SLOT
         del self.active[request]
-
-    def _start_item(self, request: Request) -> None:
-        start = request.num_prefilled_tokens
-        remaining = request.num_prompt_tokens - start
-        # The chunk is at most the budget (SchedulerConfig), so an item fits an empty launch.
-        count = min(self._config.chunk_size, remaining)
-        request.prompt_item = PromptItem(start, count, self._states.acquire(request))
-
-    def _release_item(self, request: Request) -> None:
-        if request.prompt_item is not None:
-            self._states.release(request.prompt_item.state)
-            request.prompt_item = None

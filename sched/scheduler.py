@@ -8,22 +8,18 @@ policy again, and their blocks, slots and prompt state stay theirs until the bat
 """
 
 from .admission import AdmissionQueue
-from .batching import build_batch
+from .chooser import Chooser
 from .config import SchedulerConfig
 from .door import check_request
 from .errors import InterfaceError, RequestError
 from .items import Batch, LaunchKind
 from .offer import Offer
-from .policies import Policy, policy_named
+from .policies import Policy
 from .progress import Progress
 from .request import FinishReason, Request, Stage
 from .resources import Resources
 from .results import LaunchResult, StepUpdate
 from .states import PromptStateOwner
-from .view import View
-
-LAUNCH_STAGES = (Stage.CODA, Stage.RECURRENT, Stage.PREFILL)
-"""Stages that can be launched from, in the order tried when a policy insists on a masked one."""
 
 
 class Scheduler:
@@ -37,21 +33,25 @@ class Scheduler:
         Args:
             config: sizes and limits.
             states: the runner's prompt state.
-            policy: a policy that is not shipped; overrides `config.policy`.
+            policy: overrides the configuration's.
 
         Raises:
             ConfigError: `config` does not suit `policy`.
         """
         self.config = config
-        self.policy = policy if policy is not None else policy_named(config.policy)
+        self.policy = policy or config.chosen_policy
         config.check_policy(self.policy)
+        self._max_window = config.max_window(self.policy)
+        self._has_prefix_caching = config.has_prefix_caching(self.policy)
         self._resources = Resources(config, states)
         self._queue = AdmissionQueue(config, self._resources)
+        self._chooser = Chooser(config, self.policy, self._resources, self._queue)
         self._progress = Progress(config.num_planes, self._resources)
         self._unfinished: dict[tuple[str, int], Request] = {}
         self._in_flight: dict[Batch, None] = {}
+        self._unseen: list[Request] = []
+        """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
-        self._num_prompt_launches = 0
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -65,43 +65,38 @@ class Scheduler:
                 "unfinished request"
             )
         check_request(request, self.config, self.policy)
-        if self.config.prefix_caching:
+        if self._has_prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
         self._queue.add(request)
         self._num_added += 1
         self._unfinished[_name(request)] = request
+        self._unseen.append(request)
 
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Return the next launch, its items now in flight; None if nothing can run.
 
         A stage that yields nothing is masked and the policy asked again, so a step is lost only
-        if nothing at all can run. Prompt rows that await a score are launched before it is asked,
-        one item at a time, the oldest first.
+        if nothing at all can run. What it has passed over too often goes first (`Aging`). Prompt
+        rows that await a score are launched before it is asked, one item at a time, the oldest
+        first.
 
         Args:
-            now: the caller's time, for policies that want one.
+            now: the caller's time, in seconds that never go back, for policies that want one.
 
         Raises:
-            InterfaceError: the policy selected what it must not.
+            InterfaceError: the policy selected what it must not, or nothing when nothing is in
+                flight.
         """
-        offer = Offer(self._resources.active)
+        self._note_time(now)
+        offer = Offer(self._resources.active, self._max_window)
+        self._chooser.make_items(offer, now)
         if offer.score_items:
             return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
-        masked: set[Stage] = set()
-        while len(masked) < len(LAUNCH_STAGES):
-            stage, admits = self.policy.choose(self._view(offer, masked, now))
-            if stage not in LAUNCH_STAGES or stage in masked:
-                stage = next(other for other in LAUNCH_STAGES if other not in masked)
-            if admits:
-                for request in self._queue.admit():
-                    offer.add(request)
-            view = self._view(offer, masked, now)
-            selection = self.policy.take(view, stage)
-            if selection.candidates:
-                return self._launch(build_batch(selection, view, self.policy.name))
-            masked.add(stage)
-        return None
+        batch = self._chooser.ask(offer, now)
+        if batch is None and not self._in_flight and self.has_unfinished_requests:
+            batch = self._chooser.insist(offer, now)
+        return batch if batch is None else self._launch(batch)
 
     def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
         """Consume the result of a launch: progress, exits, tokens, completions.
@@ -113,6 +108,8 @@ class Scheduler:
         self._check_in_flight(batch)
         update = self._progress.apply(batch, result)
         del self._in_flight[batch]
+        self._chooser.landed(batch)
+        self._unseen.extend(token.request for token in update.tokens)
         self._forget(update.finished)
         return update
 
@@ -164,7 +161,7 @@ class Scheduler:
             request.is_in_flight = False
             self._progress.end(request, FinishReason.ERROR, message)
         self._resources.blocks.clear_cache()
-        self._num_prompt_launches = 0
+        self._chooser.reset()
         self._forget(finished)
         return finished
 
@@ -222,15 +219,12 @@ class Scheduler:
         """KV blocks that the prefix cache knows, held or not."""
         return self._resources.blocks.cache.num_entries * self.config.num_planes
 
-    def _view(self, offer: Offer, masked: set[Stage], now: float) -> View:
-        return offer.view(
-            self.config,
-            masked,
-            now=now,
-            num_prompt_launches=self._num_prompt_launches,
-            num_waiting=len(self._queue),
-            num_active=len(self._resources.active),
-        )
+    def _note_time(self, now: float) -> None:
+        for request in self._unseen:
+            if not request.output_token_ids:
+                request.arrival_time = now
+            request.newest_token_time = now
+        self._unseen.clear()
 
     def _launch(self, batch: Batch) -> Batch:
         if batch.launch.runs_layers:
@@ -238,8 +232,7 @@ class Scheduler:
         for item in batch.items:
             item.request.is_in_flight = True
         self._in_flight[batch] = None
-        if batch.launch.runs_layers:
-            self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
+        self._chooser.launched(batch)
         return batch
 
     def _claim_blocks(self, batch: Batch) -> None:

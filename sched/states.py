@@ -17,10 +17,11 @@ class PromptStateHandle(Protocol):
 
 
 class PromptStateOwner(Protocol):
-    """The runner's side of prompt state: at most max_num_seqs handles are out at a time."""
+    """The runner's side of prompt state: at most max_num_seqs handles are out at a time, times
+    the window of the policy."""
 
     def acquire(self, request: Request) -> PromptStateHandle:
-        """Return storage for prefill_chunk_size rows of `request`."""
+        """Return storage for prefill_chunk_size rows of `request`, which may have some already."""
         ...
 
     def release(self, handle: PromptStateHandle) -> None:

@@ -18,13 +18,15 @@ class View:
     """The state of the scheduler at one call of `choose` or `take`."""
 
     now: float
-    """The caller's time; plain data, in the caller's unit."""
+    """The caller's time: seconds in the engine and in a simulation."""
     num_planes: int
     """P, the loops of the model."""
     max_num_batched_tokens: int
     """Rows that a launch may have: the budget."""
     max_num_seqs: int
     """Requests that may be active at once."""
+    max_decode_rows: int
+    """Decode items that a launch may have."""
     min_coda_batch_size: int
     """Coda items worth a launch while decode items are in the loops."""
     prefill_interval: int
@@ -38,7 +40,8 @@ class View:
     decode_items: tuple[ScheduledItem, ...]
     """Ready decode items, in admission order. Empty if RECURRENT is masked."""
     prompt_items: tuple[ScheduledItem, ...]
-    """Ready prompt items, in admission order. Empty if PREFILL is masked."""
+    """Ready prompt items, in admission order, those of a request in prompt order. Empty if PREFILL
+    is masked."""
     coda_items: tuple[ScheduledItem, ...]
     """Rows ready for the LM head, in admission order. Empty if CODA is masked."""
     num_decoding: int

@@ -120,6 +120,9 @@ def test_every_package_and_what_lies_beside_the_code_is_in_the_wheel(tmp_path):
     names = set(zipfile.ZipFile(wheel).namelist())
     targets = {f"looped/pallas_kernels/targets/{name}.txtpb" for name in ("a100", "h200")}
     assert {"looped/py.typed", "looped/server/status.html", *targets} <= names
+    tables = {path.name for path in (ROOT / "sched/cost_tables").iterdir()}
+    assert tables
+    assert {f"looped/sched/cost_tables/{name}" for name in tables} <= names
     assert {f"looped/demo/model/{path.name}" for path in model.iterdir()} <= names
     for folder in FOLDERS:
         for path in source_files(folder):

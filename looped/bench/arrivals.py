@@ -56,16 +56,41 @@ def poisson_arrivals(prompts: Sequence[Prompt], rate: float, *, seed: int) -> li
     Raises:
         UsageError: no prompts, or no rate.
     """
-    if not prompts or not rate > 0:
-        raise UsageError(
-            f"expected prompts, and a rate above 0; got {len(prompts)} prompts, rate {rate}"
-        )
-    random = Random(f"{seed}/arrivals")
-    times = accumulate(random.expovariate(1.0) for _ in prompts)
+    if not prompts:
+        raise UsageError("expected prompts, got none")
+    times = arrival_times(len(prompts), rate, seed=seed)
     return [
-        Arrival(index, time / rate, prompt)
+        Arrival(index, time, prompt)
         for index, (time, prompt) in enumerate(zip(times, prompts, strict=True))
     ]
+
+
+def arrival_times(
+    count: int, rate: float, *, seed: int, burstiness: float | None = None
+) -> list[float]:
+    """Moments of a random process, in seconds from 0: t_i = (e_0 + ... + e_i) / rate.
+
+    Args:
+        count: how many.
+        rate: arrivals per second, above 0.
+        seed: of the draws, which depend on nothing else: two rates see the same bursts.
+        burstiness: coefficient of variation of the e_i, above 0, drawn from a gamma distribution of
+            mean 1. None: a Poisson process, whose e_i are exponential, as they are for 1.
+
+    Raises:
+        UsageError: a rate or a burstiness that is not above 0.
+    """
+    if not rate > 0:
+        raise UsageError(f"expected a rate above 0, got {rate}")
+    if burstiness is not None and not burstiness > 0:
+        raise UsageError(f"burstiness must be above 0, got {burstiness}; 1 is a Poisson process")
+    random = Random(f"{seed}/arrivals")
+    if burstiness is None:
+        gaps = (random.expovariate(1.0) for _ in range(count))
+    else:
+        shape = burstiness**-2
+        gaps = (random.gammavariate(shape, 1 / shape) for _ in range(count))
+    return [time / rate for time in accumulate(gaps)]
 
 
 def random_prompts(

@@ -54,9 +54,15 @@ class Replay:
     """Seconds that a server may take to be ready."""
 
     def __post_init__(self) -> None:
-        if self.engine.policy is not None or self.engine.mixed_prefill_decode is not None:
+        engine = self.engine
+        if (
+            engine.policy is not None
+            or engine.policy_options
+            or engine.mixed_prefill_decode is not None
+        ):
             raise UsageError(
-                "a replay plays every policy: leave out --policy and --mixed-prefill-decode"
+                "a replay plays every policy: leave out --policy, --policy-option and "
+                "--mixed-prefill-decode"
             )
 
     def engine_of(self, arm: str) -> EngineConfig:
@@ -89,6 +95,7 @@ class Replay:
                     min_coda_batch_size=config.min_coda_batch_size,
                     max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
                     policy=config.policy_name,
+                    max_decode_rows=config.max_decode_rows,
                     prompt_shortcut=config.prompt_shortcut,
                 )
             except ConfigError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from looped.engine_config import EngineConfig
+from looped.engine_config import EngineConfig, option_flag
 from looped.errors import LoopedError
 
 logger = logging.getLogger(__name__)
@@ -115,11 +115,13 @@ def engine_options(config: EngineConfig) -> list[str]:
     options = []
     for one in fields(config):
         value = getattr(config, one.name)
-        flag = one.name.replace("_", "-")
+        flag = option_flag(one.name, one.metadata)
         if value == one.default:
             continue
         if isinstance(value, bool):
             options.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple):
+            options += [word for pair in value for word in (f"--{flag}", "=".join(pair))]
         else:
             options += [f"--{flag}", str(value)]
     return options

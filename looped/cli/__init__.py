@@ -26,6 +26,10 @@ from .generate import generate
 from .plot import plot
 from .score import score
 from .serve import serve
+from .simulate import simulate
+from .simulate_compare import compare
+from .simulate_fit import fit, replay_log
+from .simulate_sweep import sweep
 from .train import train
 
 app = typer.Typer(
@@ -41,9 +45,13 @@ for command in (generate, serve, score, convert, export, inspect, aot, plot):
 bench.command()(throughput)
 bench.command("serve")(serve_load)
 bench.command("replay")(replay)
+for command in (sweep, compare, fit):
+    simulate.command()(command)
+simulate.command("replay")(replay_log)
 app.add_typer(bench, name="bench")
 app.add_typer(evaluation, name="eval")
 app.add_typer(train, name="train")
+app.add_typer(simulate, name="simulate")
 
 
 def show_version(is_asked: bool) -> None:

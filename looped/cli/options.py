@@ -89,8 +89,10 @@ def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:
     """Replaces parameters of a command by an option for every field of their classes.
 
     Names, types, defaults and help are those of the class, whose checks give the errors. A field
-    whose metadata has an `envvar` can be given in the environment, too. A field that the command
-    itself has an option for keeps its default.
+    whose metadata has an `envvar` can be given in the environment, too. One that looks different on
+    a command line has metadata `option_name`, `option_type` and `metavar`, and `read`, which makes
+    the field's value of what was typed. A field that the command itself has an option for keeps its
+    default.
 
     Args:
         configs: the class, by the parameter's name.
@@ -113,7 +115,10 @@ def with_config_options(**configs: type[Any]) -> Callable[[Command], Command]:
         def with_configs(**values: Any) -> None:
             built = {
                 parameter: configs[parameter](
-                    **{option.name: values.pop(option.name) for option in options}
+                    **_field_values(
+                        configs[parameter],
+                        {option.name: values.pop(option.name) for option in options},
+                    )
                 )
                 for parameter, options in by_parameter.items()
             }
@@ -132,16 +137,35 @@ def _options_of(config: type[Any]) -> list[inspect.Parameter]:
     hints, documented = get_type_hints(config), field_docstrings(config)
     return [
         inspect.Parameter(
-            field.name,
+            field.metadata.get("option_name", field.name),
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
+            default=None if "read" in field.metadata else field.default,
             annotation=Annotated[
-                hints[field.name],
-                typer.Option(help=documented[field.name], envvar=field.metadata.get("envvar")),
+                field.metadata.get("option_type", hints[field.name]),
+                typer.Option(
+                    help=documented[field.name],
+                    envvar=field.metadata.get("envvar"),
+                    metavar=field.metadata.get("metavar"),
+                ),
             ],
         )
         for field in fields(config)
     ]
+
+
+def _field_values(config: type[Any], typed: dict[str, Any]) -> dict[str, Any]:
+    """Values of the fields, of what was typed by options' names."""
+    values = {}
+    for field in fields(config):
+        name = field.metadata.get("option_name", field.name)
+        if name in typed:
+            read = field.metadata.get("read", _unchanged)
+            values[field.name] = read(typed[name])
+    return values
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def check_launch_log(file: Path | None, *, waits: bool, profile: Path | None) -> None:
@@ -157,9 +181,7 @@ def check_launch_log(file: Path | None, *, waits: bool, profile: Path | None) ->
 
 def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
     """UsageError for a score of every loop under a policy whose launches run all loops at once."""
-    from looped.sched import policy_named
-
-    policy = policy_named(config.policy_name)
+    policy = config.resolved_policy
     if policy.runs_all_depths:
         raise UsageError(
             f"{flag} needs launches of one loop, and --policy {policy.name} runs every loop in "

@@ -1,8 +1,10 @@
 """Slots over time: a bar is a request's rows in one launch, coloured by kind and depth."""
 
+from collections import Counter
 from pathlib import Path
 
 from looped.launch_events import LaunchEvent
+from looped.records import ItemRecord, LaunchRecord
 from looped.sched import ItemKind
 from looped.timeline import Timeline, item_depths
 
@@ -10,12 +12,15 @@ from .figures import CODA_COLOUR, axes_for, depth_colour
 
 MOST_LAUNCHES = 60
 """Launches shown unless a span is given; more are too narrow to tell apart."""
+BAR_HEIGHT = 0.8
+"""Of a slot; slots are 1 apart."""
 
 
 def draw_gantt(
     path: Path, title: str, timeline: Timeline, span: tuple[float, float] | None
 ) -> None:
-    """Bars from a launch's call to its end; a launch of several passes is split evenly.
+    """Bars from a launch's call to its end; a launch of several passes is split evenly, and a slot
+    with several prompt items is cut into strips.
 
     Where the host does not read a launch, its end is that of the call, and the bar is short unless
     the log was made with waits.
@@ -26,7 +31,7 @@ def draw_gantt(
     num_planes = planes_of(timeline)
     with axes_for(path, f"{title}: slots by depth") as axes:
         for launch in launches:
-            for item in launch.record.items:
+            for item, bottom, height in bars_of(launch.record):
                 depths = item_depths(launch.record, item)
                 width = (launch.ended - launch.started) / max(len(depths), 1)
                 bars = [
@@ -37,7 +42,7 @@ def draw_gantt(
                 ] or [(launch.started, CODA_COLOUR)]  # fmt: skip
                 for start, colour in bars:
                     axes.broken_barh(
-                        [(start, width)], (item.slot - 0.4, 0.8), facecolor=colour, linewidth=0
+                        [(start, width)], (bottom, height), facecolor=colour, linewidth=0
                     )
         axes.set_xlabel("seconds")
         axes.set_ylabel("slot")
@@ -49,6 +54,18 @@ def draw_gantt(
                 colour = depth_colour(is_prompt, depth, num_planes)
                 legend.append(Patch(color=colour, label=f"{name}, depth {depth}"))
         axes.legend(handles=legend, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+
+
+def bars_of(record: LaunchRecord) -> list[tuple[ItemRecord, float, float]]:
+    """Every item with the bottom and the height of its bar; items of one slot share its height."""
+    num_items = Counter(item.slot for item in record.items)
+    num_drawn: Counter[int] = Counter()
+    bars = []
+    for item in record.items:
+        height = BAR_HEIGHT / num_items[item.slot]
+        bars.append((item, item.slot - BAR_HEIGHT / 2 + num_drawn[item.slot] * height, height))
+        num_drawn[item.slot] += 1
+    return bars
 
 
 def shown_launches(timeline: Timeline, span: tuple[float, float] | None) -> list[LaunchEvent]:

@@ -1,30 +1,64 @@
-"""Scheduling policies by name: what runs next, as two pure functions over an immutable view.
+"""Scheduling policies: what runs next, as pure functions over an immutable view.
 
-`choose(view)` names a stage and says whether to admit waiting requests first; `take(view, stage)`
-picks the items. One file each; `POLICIES` lists the shipped ones, and a `Policy` built elsewhere
-is handed to the Scheduler as an object.
+A `Policy` is asked these, and flags say what it does with the configuration's options. It allocates
+nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names it.
+
+    choose(view) -> (stage, admits)
+        Where to take from: CODA (rows for the LM head), RECURRENT (passes of decode rows, and of
+        prompt rows where the policy mixes) or PREFILL (passes of prompt rows alone); and whether
+        waiting requests are admitted first. A stage whose selection turned out empty is *masked*,
+        shown as empty, and the policy is asked again. To want nothing at all is wrong unless a
+        launch is still in flight.
+    take(view, stage) -> Selection(items, num_passes)
+        The items of the launch, out of the view after admission: decode items first, at most
+        `view.max_decode_rows` of them, then prompt items, `view.max_num_batched_tokens` rows
+        altogether; or coda items alone. A request's prompt items keep their order. num_passes above
+        1 runs several depths of prompt items that share one, and is for policies that say so
+        (`runs_all_depths`, or `uses_prompt_shortcut` where `view.shortcut_pays`).
+    item_size(view, request) -> tokens                 optional; else prefill_chunk_size
+        Asked once, when a prompt item is made, before choose or take sees it. Bent into
+        1..prefill_chunk_size, and kept until the item has run every depth.
+    window(view, request) -> items                     optional; else 1
+        Most prompt items of the request under way at once.
+
+What is known about a request stands in `item.request`: its exit rule and whether an exit is
+pending, when it came (`arrival_time`) and when its newest token did (`newest_token_time`), in the
+unit of `view.now`.
+
+An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
+have taken it goes first, whatever the policy says (`sched/aging.py`). How often it takes launches
+of each kind, and when it admits, is its own affair.
+
+`POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry
+point of the group `looped.policies` (`registry.py`), and the Scheduler and the engine take a
+`Policy` object in the place of a name, too.
 """
 
-from ..errors import ConfigError
-from .atomic import ATOMIC
-from .mixed import MIXED
 from .packing import pack_whole
 from .policy import Policy
-from .separate import SEPARATE
+from .registry import (
+    FACTORIES,
+    GROUP,
+    POLICIES,
+    PolicyOptions,
+    policy_named,
+    policy_names,
+    resolve_policy,
+)
+from .slack import slack_policy
+from .wavefront import wavefront_from_options, wavefront_policy
 
-POLICIES = {policy.name: policy for policy in (MIXED, SEPARATE, ATOMIC)}
-"""The shipped policies. Not to be written to."""
-
-
-def policy_named(name: str) -> Policy:
-    """Return a shipped policy.
-
-    Raises:
-        ConfigError: no policy has that name.
-    """
-    if name not in POLICIES:
-        raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, got {name!r}")
-    return POLICIES[name]
-
-
-__all__ = ["POLICIES", "Policy", "pack_whole", "policy_named"]
+__all__ = [
+    "FACTORIES",
+    "GROUP",
+    "POLICIES",
+    "Policy",
+    "PolicyOptions",
+    "pack_whole",
+    "policy_named",
+    "policy_names",
+    "resolve_policy",
+    "slack_policy",
+    "wavefront_from_options",
+    "wavefront_policy",
+]

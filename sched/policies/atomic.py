@@ -15,7 +15,7 @@ def take(view: View, stage: Stage) -> Selection:
     if stage is Stage.CODA:
         return Selection(view.coda_items)
     if stage is Stage.RECURRENT:
-        return Selection(view.decode_items)
+        return Selection(view.decode_items[: view.max_decode_rows])
     if not view.prompt_items:
         return Selection(())
     depth = view.prompt_items[0].depth

@@ -210,6 +210,9 @@ def test_requests_from_a_file_a_trace_and_the_statistics_line(square_golden, tmp
     [
         (("--policy", "fastest"), "mixed, separate, atomic"),
         (("--policy", "atomic", "--no-mixed-prefill-decode"), "off means policy separate"),
+        (("--policy", "slack", "--policy-option", "speed"), "must be KEY=VALUE, got 'speed'"),
+        (("--policy", "slack", "--policy-option", "speed=9"), "target, costs, got 'speed'"),
+        (("--max-decode-rows", "17"), "17 is not in 1..16; leave it out for all"),
         (("--prefill-chunk-size", "256"), "256 + 16 - 1 > 256; try --max-num-batched-tokens 271"),
         (("--max-num-batched-tokens", "8"), "max_num_batched_tokens must be >= max_num_seqs"),
         (("--num-blocks", "8", "--kv-cache-bytes", "100"), "give one"),

@@ -349,6 +349,10 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
         ({"prefill_chunk_size": 26}, r"26 \+ 8 - 1 > 32; try --max-num-batched-tokens 33"),
         ({"max_prefill_batches_before_decode": 1}, "ignores it; got 1"),
         ({"policy": "atomic", "prompt_shortcut": True}, "policy atomic, which ignores it"),
+        (
+            {"policy": "wavefront", "prefix_caching": True},
+            "off, or left out, with policy wavefront",
+        ),
         ({"policy": "atomic", "mixed_prefill_decode": False}, "off means policy separate"),
         ({"policy": "separate", "mixed_prefill_decode": True}, "on means policy mixed"),
         ({"max_model_len": 5000}, "at most the model's 4096"),

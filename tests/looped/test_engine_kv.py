@@ -28,7 +28,7 @@ def cached(engine, request, num_positions):
 
 
 @second_fixture_is_slow
-@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic", "wavefront"])
 @pytest.mark.parametrize(
     ("block_size", "chunk"), [pytest.param(4, 16, marks=pytest.mark.slow), (16, 7)]
 )

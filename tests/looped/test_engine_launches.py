@@ -224,7 +224,7 @@ def test_mutation_a_gate_for_prompt_rows_is_noticed(tiny_folder, monkeypatch):
     """The rule of the gate, recomputed from decode rows alone, does not allow it."""
     original = offer.prompt_item
     monkeypatch.setattr(
-        offer, "prompt_item", lambda request: replace(original(request), runs_gate=True)
+        offer, "prompt_item", lambda *item: replace(original(*item), runs_gate=True)
     )
     with pytest.raises(AssertionError, match="LaunchRecord"):
         check_readbacks_and_gates(tiny_folder, "mixed", None)

@@ -46,10 +46,12 @@ def serve(engine, requests):
 
 
 @pytest.mark.parametrize("options", [{}, {"prefix_caching": False}, {"deterministic": True}])
-@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic", "wavefront"])
 def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_reach(
     tiny_folder, policy, options
 ):
+    if policy == "wavefront":
+        options = options | {"prefill_chunk_size": 7}  # the shape of its other tests
     engine, rng = make_engine(tiny_folder, policy=policy, **options), random.Random(4)
     num_fewer = 0
     for _ in range(12):

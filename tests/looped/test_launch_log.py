@@ -118,7 +118,7 @@ def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder)
 
 def all_kinds_of_events(logged):
     """What an engine logged, and an abort and a fault behind it."""
-    abort = AbortEvent(9.0, "x", 1, 12, Stage.CODA, 3, False)
+    abort = AbortEvent(9.0, "x", 1, 12, Stage.CODA, 3, False, False)
     return [*logged[0], abort, FaultEvent(9.5, 12, True, "lost")]
 
 

@@ -17,7 +17,7 @@ from looped.memory import (
     explicit_blocks,
     host_memory,
 )
-from looped.planning import plan_shape
+from looped.planning import plan_absent_gpu, plan_shape
 from looped.sampling_params import SamplingParams
 from looped.steps import Parameters
 
@@ -65,6 +65,33 @@ def test_a_little_less_free_memory_gives_the_same_pool(shape):
         for used in range(0, 3 * large.block_bytes, large.block_bytes // 2)
     }
     assert len(sizes) <= 2
+
+
+def test_places_for_several_prompt_items_of_a_request_are_taken_from_a_gpus_pool(shape):
+    large = replace(shape, max_num_seqs=256, max_model_len=65536)
+    pools = []
+    for window in (1, 4):
+        windowed = replace(large, max_window=window)
+        rows = 256 + window * 256 * 16
+        assert windowed.prompt_state_bytes == rows * 64 * 4
+        num_blocks = blocks_on_gpu(
+            EngineConfig(), windowed, bytes_limit=8 * GIB, bytes_in_use=GIB, workspace=0
+        )
+        pools.append(num_blocks * shape.block_bytes)
+    difference = 3 * 256 * 16 * 64 * 4
+    assert abs(pools[0] - pools[1] - difference) <= COARSE_STEP * shape.block_bytes
+
+
+@pytest.mark.parametrize(("options", "window"), [((), 4), ((("window", "3"),), 3)])
+def test_a_plan_has_the_window_of_the_policy_and_at_most_one_item_a_depth(
+    tiny_folder, options, window
+):
+    config = EngineConfig(policy="wavefront", policy_options=options, max_model_len=96)
+    memory = {"bytes_limit": GIB, "bytes_in_use": 0, "workspace": 0}
+    model = loaded_model(tiny_folder).config
+    assert plan_absent_gpu(config, model, "float32", **memory).max_window == window
+    plain = plan_absent_gpu(EngineConfig(max_model_len=96), model, "float32", **memory)
+    assert plain.max_window == 1
 
 
 class FakeGpu:

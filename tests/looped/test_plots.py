@@ -8,9 +8,10 @@ from command_line import looped
 from stub_target import play
 
 from looped.launch_log import LaunchLogWriter
-from looped.plots.gantt import injection_times, planes_of, shown_launches
+from looped.plots.gantt import bars_of, injection_times, planes_of, shown_launches
 from looped.plots.occupancy import rows_by_pass
-from looped.sched import ItemKind
+from looped.records import ItemRecord, LaunchRecord
+from looped.sched import ItemKind, LaunchKind
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,28 @@ def test_every_picture_is_written(runs, tmp_path):
         width, height = png_size(path)
         assert width > 500
         assert height > 300
+
+
+def test_prompt_items_of_one_slot_share_its_bar():
+    chunks = [ItemRecord("a", 0, ItemKind.PROMPT, depth, 8 - 4 * depth, 4, 3) for depth in (2, 1)]
+    other = ItemRecord("b", 0, ItemKind.DECODE, 0, 9, 1, 5)
+    record = LaunchRecord(
+        index=0,
+        kind=LaunchKind.RECURRENT,
+        bucket=16,
+        num_rows=9,
+        num_passes=1,
+        num_calls=1,
+        num_count_uploads=0,
+        runs_gate=False,
+        records_gates=False,
+        num_readbacks=0,
+        items=(other, *chunks),
+    )
+    bars = {(item.slot, item.depth): (low, low + height) for item, low, height in bars_of(record)}
+    assert bars[5, 0] == pytest.approx((4.6, 5.4))
+    assert bars[3, 2] == pytest.approx((2.6, 3.0))
+    assert bars[3, 1] == pytest.approx((3.0, 3.4))
 
 
 def test_files_are_not_replaced_unasked(runs, tmp_path):

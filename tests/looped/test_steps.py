@@ -162,6 +162,40 @@ def test_decode_rows_do_not_depend_on_the_prompt_rows_beside_them(shape, paramet
         np.testing.assert_array_equal(beside.hidden[slot], without.hidden[slot])
 
 
+def test_chunks_of_a_prompt_at_successive_depths_may_share_a_launch(shape, parameters):
+    """The first runs depth 1 while the second runs depth 0, in planes of their own."""
+    shape = replace(shape, max_window=2)
+    before = random_state(shape)
+
+    def arrays_of(*chunks):
+        layout = recurrent_layout(shape, ROWS)
+        arrays = layout.host_views(np.zeros(layout.size, np.int32))
+        arrays.decode_slots[:] = NUM_SLOTS
+        arrays.prompts.finish_slots[:] = NUM_SLOTS
+        row = 0
+        for index, (place, position, count, is_embedded, block) in enumerate(chunks):
+            arrays.prompts.places[index] = place
+            arrays.prompts.first_positions[index] = position
+            arrays.prompts.first_rows[index] = row
+            arrays.prompts.num_rows[index] = count
+            arrays.prompts.is_embedded[index] = is_embedded
+            arrays.prompt_tables[index, 0] = block
+            arrays.token_ids[row : row + count] = range(position, position + count)
+            row += count
+        return jax.tree.map(jnp.asarray, arrays)
+
+    first, second = (2, 0, 5, 1, 20), (2 * NUM_SLOTS - 1, 5, 4, 0, 22)
+    together, _ = recurrent(shape, "xla", parameters, before, arrays_of(first, second))
+    assert changed(before.prompt_hidden, together.prompt_hidden) == {2, 2 * NUM_SLOTS - 1}
+    apart = before
+    for chunk in (first, second):
+        apart, _ = recurrent(shape, "xla", parameters, apart, arrays_of(chunk))
+    for field in fields(before):
+        np.testing.assert_allclose(
+            getattr(together, field.name), getattr(apart, field.name), atol=2e-5
+        )
+
+
 def test_embedding_is_folded_into_the_first_pass_of_prompt_and_decode_rows(shape, parameters):
     """At depth 0 the rows kept in the state are not read: noise in them changes nothing."""
     arrays = mixed_arrays(shape, depth_of_prompt=0)

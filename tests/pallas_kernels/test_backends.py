@@ -98,12 +98,23 @@ def test_a_chunk_around_a_tile_may_end_exactly_at_the_last_row(target, count):
 
 
 @each_target
-def test_as_many_one_row_items_as_fit_have_a_tile_each(target):
+@pytest.mark.parametrize("name", ["groups of 4", "window of 3"])
+def test_as_many_one_row_items_as_fit_have_a_tile_each(target, name):
     """The work list at its longest: every item ends in a tile that is not full."""
-    shape, rng = SHAPES["groups of 4"], np.random.default_rng(3)
-    for count in (1, 9):
-        prompts = [Prompt(5 * index, count) for index in range(shape.num_sequences)]
+    shape, rng = SHAPES[name], np.random.default_rng(3)
+    for count in (1, shape.num_rows // shape.num_items):
+        prompts = [Prompt(5 * index, count) for index in range(shape.num_items)]
         target.check(build_case(rng, shape, [], prompts, at_end=True))
+
+
+@each_target
+def test_decode_rows_stand_beside_more_prompt_items_than_there_are_requests(target):
+    """Tables, lengths and rows of the two kinds are of different lengths."""
+    shape, rng = SHAPES["window of 3"], np.random.default_rng(9)
+    decodes = [Decode(90), None, Decode(1), Decode(257)]
+    prompts = [Prompt(11 * index, 1 + index % 4) for index in range(shape.num_items)]
+    for at_end in (False, True):
+        target.check(build_case(rng, shape, decodes, prompts, at_end=at_end))
 
 
 @each_target

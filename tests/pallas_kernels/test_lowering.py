@@ -25,18 +25,18 @@ WRITTEN_POOLS = (7, 8)
 
 
 def lower_attention(backend, architecture, dtype, head_dim, group_size, num_blocks=64):
-    num_rows, num_sequences, num_kv_heads, block_size = 40, 8, 2, 16
+    num_rows, num_sequences, num_items, num_kv_heads, block_size = 40, 8, 24, 2, 16
     array = jax.ShapeDtypeStruct
     rows = array((num_rows, group_size * num_kv_heads, head_dim), dtype)
     pool = array((num_blocks, num_kv_heads, block_size, head_dim), dtype)
-    table, vector = array((num_sequences, 12), "int32"), array((num_sequences,), "int32")
+    decodes, items = (
+        (array((size, 12), "int32"), array((size,), "int32")) for size in (num_sequences, num_items)
+    )
     op = functools.partial(
         ragged_paged_attention, scale=head_dim**-0.5, backend=backend, architecture=architecture
     )
     first_block = array((), "int32")
-    return lower_for_cuda(
-        op, rows, pool, pool, table, vector, table, vector, vector, vector, first_block
-    )
+    return lower_for_cuda(op, rows, pool, pool, *decodes, *items, items[1], items[1], first_block)
 
 
 def lower_write(dtype, num_blocks):

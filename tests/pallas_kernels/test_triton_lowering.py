@@ -46,7 +46,7 @@ def why_not():
 needs_jax_triton = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def step(backend, architecture, k_pool, v_pool, rows, ids, tables, vector):
+def step(backend, architecture, k_pool, v_pool, rows, ids, decodes, items):
     """Layers that write their rows' keys and values and attend, as in a model."""
     for layer in range(NUM_LAYERS):
         first_block = layer * NUM_BLOCKS
@@ -54,7 +54,7 @@ def step(backend, architecture, k_pool, v_pool, rows, ids, tables, vector):
         k_pool, v_pool = write_kv(
             k_pool, v_pool, *rows_and_places, backend=backend, architecture=architecture
         )
-        metadata = (tables, vector, tables, vector, vector, vector, first_block)
+        metadata = (*decodes, *items, items[1], items[1], first_block)
         out = ragged_paged_attention(
             rows, k_pool, v_pool, *metadata, 0.1, backend=backend, architecture=architecture
         )
@@ -65,8 +65,12 @@ def step(backend, architecture, k_pool, v_pool, rows, ids, tables, vector):
 def structs():
     pool = jax.ShapeDtypeStruct((NUM_LAYERS * NUM_BLOCKS, 16, 16, 128), jnp.bfloat16)
     rows = jax.ShapeDtypeStruct((24, 16, 128), jnp.bfloat16)
-    ids, vector = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (24, 8))
-    return pool, pool, rows, ids, jax.ShapeDtypeStruct((8, 64), jnp.int32), vector
+    ids = jax.ShapeDtypeStruct((24,), jnp.int32)
+    decodes, items = (
+        (jax.ShapeDtypeStruct((size, 64), jnp.int32), jax.ShapeDtypeStruct((size,), jnp.int32))
+        for size in (8, 24)
+    )
+    return pool, pool, rows, ids, decodes, items
 
 
 @needs_jax_triton

@@ -1,5 +1,6 @@
 """Shipped policies as pure functions of a view, and what a plug-in may and may not do."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -85,7 +86,7 @@ def test_an_empty_stage_yields_an_empty_selection(policy: Policy, stage: Stage) 
 
 def test_policies_are_found_by_name_and_say_which_executables_they_need() -> None:
     assert policy_named("atomic") is ATOMIC
-    with pytest.raises(ConfigError, match="one of mixed, separate, atomic, got 'fastest'"):
+    with pytest.raises(ConfigError, match=r"one of mixed, .*, got 'fastest'"):
         policy_named("fastest")
     sizes = {"num_planes": 4, "vocab_size": 9, "num_blocks": 9, "max_model_len": 9}
     config = SchedulerConfig(**sizes, prompt_shortcut=False)
@@ -155,6 +156,64 @@ def test_a_policy_sees_the_callers_time() -> None:
     driver, _ = run_with(Policy(name="watching", choose=choose, take=SEPARATE.take))
     driver.step(now=2.5)
     assert times == [2.5]
+
+
+def test_a_request_knows_when_it_came_and_when_its_newest_token_did() -> None:
+    """At the first schedule() after the event: that is when a policy could act on it."""
+    driver, (short, long) = run_with(SEPARATE)
+    assert math.isnan(short.arrival_time)
+    driver.step(now=2.0)
+    assert (short.arrival_time, short.newest_token_time) == (2.0, 2.0)
+    now = 2.0
+    while not long.output_token_ids:
+        now += 1.0
+        driver.step(now=now)
+    assert (long.arrival_time, long.newest_token_time) == (2.0, 2.0), "the token is not seen yet"
+    driver.step(now=now + 0.5)
+    assert (long.arrival_time, long.newest_token_time) == (2.0, now + 0.5)
+
+
+def test_a_policys_item_size_is_asked_once_an_item_and_bent_into_its_bounds() -> None:
+    asked: list[tuple[str, float, int]] = []
+    sizes = {"4": iter((3,)), "30": iter((0, 99))}
+
+    def item_size(view: View, request: Request) -> int:
+        asked.append((request.request_id, view.now, len(view.prompt_items)))
+        return next(sizes[request.request_id], 2)
+
+    driver, (short, long) = run_with(replace(SEPARATE, name="sizing", item_size=item_size))
+    driver.step(now=5.0)
+    assert asked == [("4", 5.0, 0), ("30", 5.0, 1)], "each in sight of those made before it"
+    assert [short.prompt_items[0].token_count, long.prompt_items[0].token_count] == [3, 1]
+    chunks = [long.prompt_items[0]]
+    while not long.is_prompt_complete:
+        driver.step()
+        chunks += [item for item in long.prompt_items if item not in chunks]
+    assert [item.token_count for item in chunks] == [1, 5, *[2] * 12], "5 is the chunk"
+    assert len(asked) == len(chunks) + 2, "the short prompt has two"
+    driver.drain()
+
+
+@pytest.mark.parametrize("size", [2.0, None, True, "2"])
+def test_an_item_size_that_is_no_whole_number_is_the_policys_fault(size: object) -> None:
+    wrong = replace(SEPARATE, name="wrong", item_size=lambda _view, _request: size)
+    driver, _ = run_with(wrong)
+    with pytest.raises(InterfaceError, match="from policy wrong: a whole number of tokens"):
+        driver.step()
+
+
+def test_a_policy_that_admits_nobody_is_asked_again_when_nobody_is_active() -> None:
+    hermit = replace(SEPARATE, name="hermit", choose=lambda view: (SEPARATE.choose(view)[0], False))
+    driver, requests = run_with(hermit)
+    driver.drain()
+    assert all(len(request.output_token_ids) == 3 for request in requests)
+
+
+def test_a_policy_that_wants_nothing_is_at_fault_once_nothing_is_in_flight() -> None:
+    idle = replace(SEPARATE, name="idle", take=lambda _view, _stage: Selection(()))
+    driver, _ = run_with(idle)
+    with pytest.raises(InterfaceError, match="from policy idle: a launch, since 2 requests are"):
+        driver.step()
 
 
 def test_no_step_is_lost_to_a_policy_that_insists_on_one_stage() -> None:

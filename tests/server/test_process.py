@@ -15,7 +15,7 @@ from dataclasses import fields
 import httpx
 import pytest
 
-from looped.engine_config import EngineConfig
+from looped.engine_config import EngineConfig, option_flag
 from looped.launch_events import EndEvent, LaunchEvent
 from looped.launch_log import read_launch_log
 from looped.llm import LLM
@@ -264,8 +264,9 @@ def test_every_engine_option_of_generate_is_one_of_serve():
 
     generate, serve = flags("generate"), flags("serve")
     assert generate - serve == set(PER_REQUEST.split())
-    names = {field.name for config in (EngineConfig, ServerConfig) for field in fields(config)}
-    assert {"--" + name.replace("_", "-") for name in names} | {"--launch-log"} <= serve
+    found = [field for config in (EngineConfig, ServerConfig) for field in fields(config)]
+    names = {"--" + option_flag(field.name, field.metadata) for field in found}
+    assert names | {"--launch-log"} <= serve
 
 
 def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):

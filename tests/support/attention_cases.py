@@ -29,11 +29,18 @@ class PaddedShape:
     query_dtype: str = "float32"
     pool_dtype: str = "float32"
     num_layers: int = 2
+    window: int = 1
+    """W, prompt items that a request may have in a launch."""
 
     @property
     def num_sequences(self) -> int:
-        """R = I."""
+        """R."""
         return min(self.num_rows, self.max_num_seqs)
+
+    @property
+    def num_items(self) -> int:
+        """I."""
+        return min(self.num_rows, self.window * self.max_num_seqs)
 
     @property
     def table_width(self) -> int:
@@ -42,7 +49,7 @@ class PaddedShape:
     @property
     def num_blocks(self) -> int:
         """Per layer: a full table for every decode row and prompt item, and two canaries."""
-        return 2 * self.num_sequences * self.table_width + 2
+        return (self.num_sequences + self.num_items) * self.table_width + 2
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def random_mix(
     ]
     prompts = []
     free = shape.num_rows - len(decodes)
-    while free and len(prompts) < shape.num_sequences and rng.random() < 0.8:
+    while free and len(prompts) < shape.num_items and rng.random() < 0.8:
         count = int(rng.integers(1, min(free, 128) + 1))
         longest = shape.max_model_len - count
         prompts.append(Prompt(int(rng.choice([0, rng.integers(0, longest + 1)])), count))
@@ -112,7 +119,7 @@ def build_case(
     at_end: bool = False,
 ) -> AttentionCase:
     """Fill pools and tables. Prompt rows follow the decode rows, or end exactly at row T."""
-    num_sequences, width = shape.num_sequences, shape.table_width
+    num_sequences, num_items, width = shape.num_sequences, shape.num_items, shape.table_width
     layer = int(rng.integers(shape.num_layers))
     highest = shape.num_blocks - 2
     free_ids = np.concatenate([[highest], rng.permutation(np.arange(1, highest))])
@@ -143,12 +150,12 @@ def build_case(
             decode_lengths[row] = decode.length
             decode_tables[row] = place(row, 1, decode.length, decode.seed)
 
-    prompt_tables = rng.choice(GARBAGE_IDS, (num_sequences, width))
-    prompt_position, prompt_first_row = rng.choice(GARBAGE_IDS, (2, num_sequences))
-    prompt_rows = np.zeros(num_sequences, np.int32)
+    prompt_tables = rng.choice(GARBAGE_IDS, (num_items, width))
+    prompt_position, prompt_first_row = rng.choice(GARBAGE_IDS, (2, num_items))
+    prompt_rows = np.zeros(num_items, np.int32)
     row = shape.num_rows - sum(prompt.count for prompt in prompts) if at_end else len(decodes)
     # Items that are used need not be the first ones.
-    items = sorted(rng.choice(num_sequences, len(prompts), replace=False))
+    items = sorted(rng.choice(num_items, len(prompts), replace=False))
     for item, prompt in zip(items, prompts, strict=True):
         prompt_position[item], prompt_rows[item] = prompt.position, prompt.count
         prompt_first_row[item] = row

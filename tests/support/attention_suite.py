@@ -163,6 +163,16 @@ SHAPES = {
         query_dtype="bfloat16",
         pool_dtype="bfloat16",
     ),
+    "window of 3": PaddedShape(
+        num_rows=60,
+        max_num_seqs=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        block_size=16,
+        max_model_len=400,
+        window=3,
+    ),
 }
 
 # What a benchmark's model runs on a CPU: two query tiles a chunk, several key tiles. For backend
@@ -181,7 +191,7 @@ SHIPPED_ON_CPU = PaddedShape(
 
 # The fused launch of Pallas runs the same programs with the same tiles: fewer shapes show that each
 # lands where it belongs. Triton's has tiles of its own.
-FUSED_SHAPES = ["groups of 4", "groups of 6", "bfloat16"]
+FUSED_SHAPES = ["groups of 4", "groups of 6", "bfloat16", "window of 3"]
 
 # Triton's interpreter is switched on before the kernels are imported, in a process of its own.
 IS_INTERPRETING_TRITON = os.environ.get("TRITON_INTERPRET") == "1"

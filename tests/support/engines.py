@@ -129,7 +129,8 @@ def check_idle(engine: LLMEngine) -> None:
     stats = engine.stats()
     assert (stats.num_used_blocks, stats.num_active, stats.num_waiting) == (0, 0, 0)
     assert engine.scheduler.num_free_blocks == stats.num_blocks
-    assert engine.runner.prompt_pool.num_free == engine.config.max_num_seqs
+    num_places = engine.runner.executables.shape.num_prompt_places
+    assert engine.runner.prompt_pool.num_free == num_places
 
 
 def complete(

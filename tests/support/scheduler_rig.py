@@ -22,6 +22,7 @@ EMPTY_VIEW = View(
     num_planes=NUM_PLANES,
     max_num_batched_tokens=10,
     max_num_seqs=4,
+    max_decode_rows=4,
     min_coda_batch_size=2,
     prefill_interval=1,
     prefill_chunk_size=8,

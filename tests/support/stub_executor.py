@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 from looped.sched import (
     NO_SLOT,
@@ -28,6 +29,7 @@ from looped.sched import (
     Scheduler,
     SchedulerConfig,
     ScoreResult,
+    Stage,
     StepUpdate,
 )
 
@@ -55,10 +57,16 @@ class StubState:
 
 
 class StubExecutor:
-    """Runs batches of one Scheduler, in the order in which they were scheduled."""
+    """Runs batches of one Scheduler, in the order in which they were scheduled.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    Args:
+        config: the scheduler's.
+        max_window: prompt items that a request may have under way.
+    """
+
+    def __init__(self, config: SchedulerConfig, max_window: int = 1) -> None:
         self.config = config
+        self.max_window = max_window
         self.num_launches = 0
         self.num_reads = 0
         self.num_mixed_launches = 0
@@ -70,13 +78,16 @@ class StubExecutor:
         self._kv: dict[tuple[int, int], object] = {}
         self._hidden: dict[int, object] = {}
         self._last_token: dict[int, object] = {}
+        self._prompt_ends: dict[Request, list[int]] = {}
+        """Prompt tokens that finished launches have written, in each plane."""
 
     def acquire(self, request: Request) -> StubState:
-        """Hand out prompt state; the pool has as many as there are slots."""
-        assert all(state.owner is not request for state in self.outstanding)
+        """Hand out prompt state; the pool has as many as there are slots, times the window."""
+        num_held = sum(state.owner is request for state in self.outstanding)
+        assert num_held < self.max_window
         state = StubState(request)
         self.outstanding.add(state)
-        assert len(self.outstanding) <= self.config.max_num_seqs
+        assert len(self.outstanding) <= self.config.max_num_seqs * self.max_window
         return state
 
     def release(self, handle: PromptStateHandle) -> None:
@@ -101,6 +112,7 @@ class StubExecutor:
         if batch.launch is LaunchKind.SCORE:
             (item,) = batch.items
             return self._score_result(item)
+        self._check_prompt_order(batch)
         for pass_index in range(batch.num_passes):
             for item in batch.items:
                 self._write_kv(item, item.depth + pass_index)
@@ -110,6 +122,9 @@ class StubExecutor:
                 self._advance_hidden(item, item.depth + pass_index)
         for item in batch.items:
             self.rows_run[item.request] += item.count * batch.num_passes
+            if item.kind is ItemKind.PROMPT:
+                for plane in range(item.depth, item.depth + batch.num_passes):
+                    self._prompt_ends[item.request][plane] += item.count
         if not batch.is_read:
             return RecurrentResult(None)
         return RecurrentResult([self._signal(item) for item in batch.items[: batch.num_decode]])
@@ -127,8 +142,13 @@ class StubExecutor:
         kinds = [item.kind for item in batch.items]
         assert kinds == sorted(kinds, key=lambda kind: kind is ItemKind.PROMPT)
         requests = [item.request for item in batch.items]
-        assert len(set(requests)) == len(requests)
-        slots = [request.slot for request in requests]
+        for request, num_items in Counter(requests).items():
+            if num_items > 1:
+                items = [item for item in batch.items if item.request is request]
+                assert batch.launch is LaunchKind.RECURRENT
+                assert {item.kind for item in items} == {ItemKind.PROMPT}
+                assert len({item.depth for item in items}) == num_items <= self.max_window
+        slots = [request.slot for request in dict.fromkeys(requests)]
         assert NO_SLOT not in slots
         assert len(set(slots)) == len(slots)
         assert max(slots) < self.config.max_num_seqs
@@ -139,6 +159,21 @@ class StubExecutor:
         for item in batch.items:
             assert item.depth >= 0
             assert item.depth + batch.num_passes <= self.config.num_planes
+
+    def _check_prompt_order(self, batch: Batch) -> None:
+        """Check that every row of the prompt before an item has been through the item's planes.
+
+        In an earlier launch: that the rows of this one are written before any row attends is the
+        device's business, and no reason to run two chunks at one depth together.
+        """
+        num_planes = self.config.num_planes
+        for item in batch.items:
+            if item.kind is not ItemKind.PROMPT:
+                continue
+            cached = [item.request.num_cached_tokens] * num_planes
+            ends = self._prompt_ends.setdefault(item.request, cached)
+            for plane in range(item.depth, item.depth + batch.num_passes):
+                assert ends[plane] == item.first_position, f"plane {plane} is not written yet"
 
     def _cell(self, request: Request, plane: int, position: int) -> tuple[int, int]:
         block = request.block_tables[plane][position // self.config.block_size]
@@ -307,6 +342,8 @@ def check_invariants(scheduler: Scheduler) -> None:
                     assert owners[block] == (plane, index, prefix), "shared without a prefix"
                 owners[block] = (plane, index, prefix)
     assert len(owners) == scheduler.num_used_blocks
+    for request in resources.active:
+        check_prompt_items(scheduler, request)
     slots = [request.slot for request in resources.active]
     assert len(set(slots)) == len(slots) == resources.num_used_slots
     promised = sum(
@@ -314,6 +351,17 @@ def check_invariants(scheduler: Scheduler) -> None:
         for request in resources.active
     )
     assert resources.blocks.num_reserved_blocks == promised <= scheduler.num_free_blocks
+
+
+def check_prompt_items(scheduler: Scheduler, request: Request) -> None:
+    """Check that prompt items follow each other, those before no less deep than those behind."""
+    items = request.prompt_items
+    assert not items or request.stage is Stage.PREFILL
+    assert len(items) <= scheduler.config.max_window(scheduler.policy)
+    ends = [request.num_prefilled_tokens, *(item.token_end for item in items)]
+    assert [item.token_start for item in items] == ends[:-1]
+    assert ends[-1] <= request.num_prompt_tokens
+    assert all(before.depth >= behind.depth for before, behind in pairwise(items))
 
 
 def check_drained(scheduler: Scheduler, executor: StubExecutor) -> None:

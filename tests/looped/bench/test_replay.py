@@ -154,13 +154,18 @@ def test_what_one_arm_cannot_work_with_is_refused_before_any_is_played(tiny_fold
         plan(prefill_chunk_size=32, max_num_batched_tokens=32).check(model)
     with pytest.raises(UsageError, match="has 7 tokens, and --max-model-len is 6"):
         plan(max_model_len=6).check(model)
-    for options in ({"policy": "mixed"}, {"mixed_prefill_decode": True}):
+    policy_options = {"policy_options": (("window", "2"),)}
+    for options in ({"policy": "mixed"}, {"mixed_prefill_decode": True}, policy_options):
         with pytest.raises(UsageError, match="a replay plays every policy"):
             plan(**options)
 
 
 def test_only_options_that_were_given_are_passed_on():
     assert engine_options(EngineConfig()) == []
+    options = (("window", "2"), ("other", "a=b"))
+    assert engine_options(EngineConfig(policy="wavefront", policy_options=options)) == [
+        "--policy", "wavefront", "--policy-option", "window=2", "--policy-option", "other=a=b",
+    ]  # fmt: skip
     config = EngineConfig(exit_threshold=0.5, incremental_kv=True, exit_mode="ouro")
     assert engine_options(config) == [
         "--incremental-kv", "--exit-mode", "ouro", "--exit-threshold", "0.5",

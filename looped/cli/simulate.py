@@ -1,0 +1,99 @@
+"""`looped simulate …`: scheduling without a model, on the same scheduler that serves."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from looped.errors import UsageError
+from looped.simulation.options import SchedulerOptions, WorkloadOptions
+
+from .options import LaunchLogWaits, with_config_options
+from .results import AsJson, command_line, print_result, require_plots
+
+simulate = typer.Typer(
+    help="Simulate scheduling on a cost table, and fit one from a launch log.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+CostTable = Annotated[
+    str,
+    typer.Option(
+        "--costs", help="Cost table: a shipped one by name, or a .json file that `fit` made."
+    ),
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds, from 0; every point runs on each.")]
+Processes = Annotated[int, typer.Option(min=1, help="Processes that simulate at once.")]
+POLICY_FORM = "NAME, or NAME:KEY=VALUE,KEY=VALUE for one that takes options"
+
+
+@simulate.command()
+@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+def run(
+    requests_of: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    costs: CostTable,
+    policy: Annotated[str, typer.Option(help=f"Who runs next: {POLICY_FORM}.")] = "mixed",
+    seed: Annotated[int, typer.Option(min=0, help="Of lengths, arrivals and depths.")] = 0,
+    launch_log: Annotated[
+        Path | None, typer.Option(help="Write the launches, as an engine's log has them.")
+    ] = None,
+    launch_log_waits: LaunchLogWaits = False,
+    plots: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw slots, rows and latencies, as `looped plot` does."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate one workload under one policy, and say how long it took.
+
+    The answer has time to first token, gaps between tokens, rates and launches by kind.
+    """
+    from looped.progress import progress_bars
+    from looped.simulation.options import parse_policy
+    from looped.simulation.report import costs_json, run_page
+    from looped.simulation.runs import cost_table, log_writer, scheduler_config
+    from looped.simulation.runs import simulate as simulate_run
+    from looped.simulation.summary import Summary
+
+    table = cost_table(costs)
+    workload = requests_of.plan(table.num_planes).workload(seed)
+    config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
+    if plots is not None:
+        from looped.plots.draw import log_pictures
+
+        require_plots()
+        taken = [path for path in log_pictures(plots, "simulation") if path.exists()]
+        if taken:
+            raise UsageError(f"{taken[0]} exists; choose another place")
+        plots.mkdir(parents=True, exist_ok=True)
+    writer = None if launch_log is None else log_writer(launch_log, table, seed)
+    try:
+        with progress_bars() as bars:
+            bar = bars.add_task("simulating", total=len(workload.requests))
+            timeline = simulate_run(
+                workload,
+                config,
+                table,
+                sink=None if writer is None else writer.write,
+                waits_for_device=launch_log_waits,
+                on_launch=lambda launch: bars.advance(bar, len(launch.update.finished)),
+            )
+    finally:
+        if writer is not None:
+            writer.close()
+    if plots is not None:
+        from looped.plots import draw_log
+
+        draw_log(plots, "simulation", timeline)
+    numbers = Summary.of(timeline).numbers
+    description = {
+        "command": command_line(),
+        "policy": policy,
+        "seed": seed,
+        "costs": table.name,
+        **requests_of.plan(table.num_planes).to_json(),
+    }
+    values = description | {"costs": costs_json(table), "numbers": dict(numbers)}
+    print_result(values, run_page(description, table, {policy: numbers}), as_json=as_json)

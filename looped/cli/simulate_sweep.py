@@ -1,0 +1,180 @@
+"""`looped simulate sweep`: a grid of policies, loads and sizes, and capacities."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from looped.errors import UsageError
+from looped.simulation.options import SchedulerOptions, WorkloadOptions
+
+from .options import with_config_options
+from .results import AsJson, HasPlots, command_line, print_result, require_plots
+from .simulate import POLICY_FORM, CostTable, Processes, Seeds
+
+if TYPE_CHECKING:
+    from looped.simulation.grid import Point
+
+
+@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+def sweep(
+    requests_of: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    costs: CostTable,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make, for the results.")],
+    policy: Annotated[list[str], typer.Option(help=f"{POLICY_FORM}; repeat to sweep.")],
+    rate: Annotated[
+        list[float] | None, typer.Option(help="Requests per second; repeat to sweep.")
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(min=1, help="Requests under way; repeat to sweep.")
+    ] = None,
+    prefill_chunk_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Most prompt tokens in an item; repeat.")
+    ] = None,
+    max_num_seqs: Annotated[
+        list[int] | None, typer.Option(min=1, help="Requests active at once; repeat.  [16]")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        list[int] | None, typer.Option(min=1, help="The budget of rows; repeat.  [256]")
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER=SECONDS",
+            help="Search the largest rate that keeps a time, such as itl_p99=0.05; repeat for "
+            "several to keep together.",
+        ),
+    ] = None,
+    start_rate: Annotated[float, typer.Option(help="First rate of such a search.")] = 1.0,
+    precision: Annotated[
+        float, typer.Option(help="Ratio of rates, above 1, at which a search ends.")
+    ] = 1.05,
+    table_format: Annotated[
+        str, typer.Option("--format", help="Of the tables: csv, or parquet (needs pyarrow).")
+    ] = "csv",
+    seeds: Seeds = 3,
+    processes: Processes = 1,
+    has_plots: HasPlots = True,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate every combination of policies, loads and sizes, on the same seeds.
+
+    DIR gets result.json, result.md, a table of all runs and one of the means, and a picture of what
+    prompts gain against what decoding pays (prompt token-loops per second, p99 of the gaps).
+    """
+    from looped.bench.capacity import check_search
+    from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.simulation.capacity import Objective, capacities
+    from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.report import costs_json, sweep_page
+    from looped.simulation.runs import cost_table
+    from looped.simulation.tables import check_format, write_table
+
+    check_folders(out)
+    check_format(table_format)
+    if has_plots:
+        require_plots()
+    objective = Objective.parse(slo) if slo else None
+    if objective is not None:
+        check_search(start_rate, start_rate / 1024, precision)
+    if rate and concurrency:
+        raise UsageError("--rate and --concurrency are two kinds of load; sweep one")
+    if objective is None and not (rate or concurrency):
+        raise UsageError("expected loads to sweep (--rate or --concurrency), or an --slo to search")
+    if objective is not None and concurrency:
+        raise UsageError("--slo searches a rate; leave out --concurrency")
+    table = cost_table(costs)
+    load = replace(
+        requests_of,
+        rate=(rate or [start_rate])[0] if not concurrency else None,
+        concurrency=concurrency[0] if concurrency else None,
+    )
+    plan = load.plan(table.num_planes)
+    grid = Grid(plan, table, range(seeds))
+    chunks: list[int | None] = list(prefill_chunk_size) if prefill_chunk_size else [None]
+    sizes = [
+        replace(
+            scheduler,
+            prefill_chunk_size=chunk,
+            max_num_seqs=num_seqs,
+            max_num_batched_tokens=budget,
+        ).values()
+        for chunk, num_seqs, budget in product(
+            chunks, max_num_seqs or [16], max_num_batched_tokens or [256]
+        )
+    ]
+    loads: list[dict[str, Any]] = [{"rate": one} for one in rate or []]
+    loads += [{"concurrency": one} for one in concurrency or []]
+    points = [Point(name, options, **one) for name, options, one in product(policy, sizes, loads)]
+    searched = [Point(name, options) for name, options in product(policy, sizes)]
+    for point in (*points, *searched):
+        grid.config_check(point)
+    description = {
+        "command": command_line(),
+        "seeds": seeds,
+        "costs": table.name,
+        **plan.to_json(),
+        "rate": None,
+        "concurrency": None,
+        "objective": None if slo is None else ", ".join(slo),
+    }
+    make_folder(out, {"benchmark": "simulated sweep", "schema": 1, **description})
+    runs = run_grid(grid, points, num_processes=processes)
+    names = list(dict.fromkeys(name for point in [*points, *searched] for name in point.columns))
+    rows = [
+        {**dict.fromkeys(names), **point.columns, **mean_numbers(own)}
+        for point, own in zip(points, runs, strict=True)
+    ]
+    found = []
+    if objective is not None:
+        search = {"start": start_rate, "precision": precision}
+        found = capacities(grid, searched, objective, **search, num_processes=processes)
+    limits = [
+        {**_without_rate(point), "capacity": one.rate, "failed_rate": one.failed_rate}
+        for point, one in zip(searched, found, strict=False)
+    ]
+    page = sweep_page(description, table, rows)
+    if limits:
+        page += "\n" + sweep_page({}, table, limits)
+    values = description | {
+        "costs": costs_json(table),
+        "points": rows,
+        "capacities": limits,
+        "is_complete": True,
+    }
+    if points:
+        every = [
+            {**dict.fromkeys(names), **point.columns, "seed": seed, **numbers}
+            for point, own in zip(points, runs, strict=True)
+            for seed, numbers in enumerate(own)
+        ]
+        write_table(out / f"runs.{table_format}", every)
+        write_table(out / f"points.{table_format}", rows)
+    if limits:
+        write_table(out / f"capacities.{table_format}", limits)
+    write_results(out, values, page)
+    if has_plots and points:
+        _draw(out / "pareto.png", rows, is_estimate=table.is_estimate)
+    print_result(values, page, as_json=as_json)
+
+
+def _without_rate(point: "Point") -> dict[str, Any]:
+    return {name: value for name, value in point.columns.items() if name != "rate"}
+
+
+def _draw(path: Path, rows: list[dict[str, Any]], *, is_estimate: bool) -> None:
+    from looped.plots.pareto import draw_pareto
+
+    places: dict[str, list[tuple[float, float]]] = {}
+    has_p99 = all(row["itl_p99"] is not None for row in rows)
+    latency = "itl_p99" if has_p99 else "itl_p95"
+    for row in rows:
+        if row[latency] is not None:
+            place = (row["prompt_token_loops_per_second"], row[latency])
+            places.setdefault(row["policy"], []).append(place)
+    title = "prompts against decoding, simulated" + (" (estimate)" if is_estimate else "")
+    name = f"{latency[-3:]} of the gaps between tokens"
+    draw_pareto(path, places, title=title, latency_name=name)

@@ -1,0 +1,55 @@
+"""What prompts gain against what decoding pays: throughput against latency, a line a policy."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .figures import axes_for
+
+Place = tuple[float, float]
+"""Prompt token-loops per second, and a gap between tokens in seconds."""
+
+
+def draw_pareto(
+    path: Path, places: Mapping[str, Sequence[Place]], *, title: str, latency_name: str
+) -> None:
+    """A dot a run, by policy, and a step line through those that no other run beats.
+
+    Args:
+        path: the PNG to write.
+        places: by policy.
+        title: of the picture.
+        latency_name: what the second number is.
+    """
+    with axes_for(path, title) as axes:
+        for name, own in places.items():
+            axes.plot(
+                [loops for loops, _ in own],
+                [1e3 * seconds for _, seconds in own],
+                linestyle="",
+                marker="o",
+                label=name,
+            )
+        best = front([place for own in places.values() for place in own])
+        axes.step(
+            [loops for loops, _ in best],
+            [1e3 * seconds for _, seconds in best],
+            where="pre",
+            color="grey",
+            linewidth=1,
+            zorder=0,
+        )
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("prompt token-loops per second")
+        axes.set_ylabel(f"{latency_name}, ms")
+        if places:
+            axes.legend()
+
+
+def front(places: Sequence[Place]) -> list[Place]:
+    """Places that no other one beats in both numbers: more loops, shorter gaps. In order."""
+    best: list[Place] = []
+    for place in sorted(set(places), key=lambda place: (-place[0], place[1])):
+        if not best or place[1] < best[-1][1]:
+            best.append(place)
+    return best[::-1]

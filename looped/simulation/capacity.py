@@ -1,0 +1,108 @@
+"""The largest rate at which a policy meets an objective, found by simulating."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from looped.bench.capacity import Capacity, find_capacity
+from looped.bench.statistics import Numbers
+from looped.errors import UsageError
+from looped.progress import progress_bars
+
+from .grid import Grid, Point, mean_numbers, workers
+from .summary import UNITS
+
+TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
+"""Numbers that an objective can bound."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Bounds of times: each number of a run at most so many seconds, on average over the seeds."""
+
+    bounds: Mapping[str, float]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> "Objective":
+        """From `NUMBER=SECONDS` each, such as `itl_p99=0.05`; UsageError for anything else."""
+        bounds = {}
+        for text in texts:
+            name, _, typed = text.partition("=")
+            try:
+                seconds = float(typed)
+            except ValueError:
+                seconds = 0.0
+            if name not in TIMES or not seconds > 0:
+                raise UsageError(
+                    f"an objective is NUMBER=SECONDS with one of {', '.join(TIMES)}; got {text!r}"
+                )
+            bounds[name] = seconds
+        return cls(bounds)
+
+    def is_met(self, numbers: Numbers) -> bool:
+        """Whether every bound holds.
+
+        Raises:
+            UsageError: a run has too few values for a number that is bounded.
+        """
+        for name, bound in self.bounds.items():
+            value = numbers[name]
+            if value is None:
+                raise UsageError(
+                    f"{name} needs at least 1,000 values in every run; simulate more requests"
+                )
+            if value > bound:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class SimulatedTrial:
+    """A rate that was simulated."""
+
+    numbers: Numbers
+    """Means over the seeds."""
+    is_sustained: bool
+    is_limited_by_client: bool = False
+    is_hopeless: bool = False
+
+
+def capacity_of(
+    grid: Grid, point: Point, objective: Objective, *, start: float, precision: float
+) -> Capacity[SimulatedTrial]:
+    """Searches the largest rate that meets the objective; every rate sees the same bursts.
+
+    Args:
+        grid: workload, costs and seeds.
+        point: the policy and its options; its rate is searched.
+        objective: what a rate has to meet.
+        start: the first rate, requests per second.
+        precision: ratio of the two bounds at which the search ends.
+    """
+
+    def measure(rate: float) -> SimulatedTrial:
+        at_rate = Point(point.policy, point.options, rate)
+        numbers = mean_numbers([grid.run(at_rate, seed) for seed in grid.seeds])
+        return SimulatedTrial(numbers, objective.is_met(numbers))
+
+    return find_capacity(measure, start=start, lowest=start / 1024, precision=precision)
+
+
+def capacities(
+    grid: Grid,
+    points: Sequence[Point],
+    objective: Objective,
+    *,
+    start: float,
+    precision: float,
+    num_processes: int = 1,
+) -> list[Capacity[SimulatedTrial]]:
+    """The capacity of every point, with a progress bar; each search is one process's."""
+    search = partial(capacity_of, grid, objective=objective, start=start, precision=precision)
+    with workers(num_processes) as pool, progress_bars() as bars:
+        found = []
+        bar = bars.add_task("searching capacities", total=len(points))
+        for capacity in map(search, points) if pool is None else pool.map(search, points):
+            found.append(capacity)
+            bars.advance(bar)
+        return found

@@ -1,0 +1,88 @@
+"""A cost table from data sheets, for a device that is not there: a guess with its reasons written.
+
+    pass    = layers' weight bytes / (bandwidth x weight_efficiency)           the floor
+    row     = 2 x layers' weights / (flops x matmul_efficiency)
+    key     = bytes of its K and V, all layers / (bandwidth x cache_efficiency)      decode
+            = 4 x query width x layers / (flops x attention_efficiency)              prompt
+
+and the LM head likewise. Overheads and the host's time are plain assumptions. Such a table is
+marked `is_estimate`, and every result that rests on it is called an estimate.
+"""
+
+from dataclasses import dataclass
+
+from looped.config import ModelConfig
+from looped.sched import CostModel, LaunchKind
+
+ANY_BUCKET = 2
+"""A single named bucket stands for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What a data sheet says, and what is assumed to be had of it."""
+
+    name: str
+    bytes_per_second: float
+    """Of its memory."""
+    flops_per_second: float
+    """Of dense products in the weights' type."""
+    weight_efficiency: float = 0.7
+    """Share of the bandwidth when weights are read."""
+    cache_efficiency: float = 0.6
+    """The same when cached keys and values are, through a block table."""
+    matmul_efficiency: float = 0.5
+    """Share of the FLOP/s in products of many rows."""
+    attention_efficiency: float = 0.3
+    """The same in attention of prompt rows."""
+    pass_overhead: float = 200e-6
+    """Seconds to launch a pass over the layers, beyond its work."""
+    head_overhead: float = 60e-6
+    host_launch_seconds: float = 150e-6
+    host_item_seconds: float = 10e-6
+
+
+H200 = Device(name="H200", bytes_per_second=4.8e12, flops_per_second=989e12)
+"""HBM3e at 4.8 TB/s; 989 TFLOP/s in dense bfloat16."""
+
+
+def estimate_costs(config: ModelConfig, device: Device, *, name: str, source: str) -> CostModel:
+    """A cost table by the formulas above, for weights and cache of two bytes a number.
+
+    Args:
+        config: shape of the model.
+        device: data sheet and assumptions.
+        name: of the table.
+        source: data and assumptions in words.
+    """
+    query_width = config.num_heads * config.head_dim
+    kv_width = config.num_kv_heads * config.head_dim
+    attention_weights = 2 * config.hidden_size * (query_width + kv_width)
+    weights = config.num_layers * (
+        attention_weights + 3 * config.hidden_size * config.intermediate_size
+    )
+    head = config.hidden_size * config.vocab_size
+    weight_bandwidth = device.bytes_per_second * device.weight_efficiency
+    matmul_flops = device.flops_per_second * device.matmul_efficiency
+    key_bytes = 2 * 2 * config.num_layers * kv_width
+    return CostModel(
+        name=name,
+        source=source,
+        num_planes=config.num_loops,
+        weight_floor=2 * weights / weight_bandwidth,
+        row_seconds=2 * weights / matmul_flops,
+        decode_key_seconds=key_bytes / (device.bytes_per_second * device.cache_efficiency),
+        prompt_key_seconds=4
+        * query_width
+        * config.num_layers
+        / (device.flops_per_second * device.attention_efficiency),
+        head_floor=2 * head / weight_bandwidth,
+        head_row_seconds=2 * head / matmul_flops,
+        overheads={
+            LaunchKind.RECURRENT: {ANY_BUCKET: device.pass_overhead},
+            LaunchKind.CODA: {ANY_BUCKET: device.head_overhead},
+        },
+        host_launch_seconds=device.host_launch_seconds,
+        host_item_seconds=device.host_item_seconds,
+        is_estimate=True,
+    )

@@ -1,0 +1,104 @@
+"""Many simulated runs: every point of a grid on every seed, in one process or several."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+from looped.bench.statistics import Numbers
+from looped.progress import progress_bars
+from looped.sched import CostModel
+
+from .options import parse_policy
+from .runs import WorkloadPlan, scheduler_config, simulate
+from .summary import UNITS, Summary
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way to serve one load."""
+
+    policy: str
+    """As a user types it: a name, with options behind a colon."""
+    options: Mapping[str, Any]
+    """Of `SchedulerConfig`, but for the policy."""
+    rate: float | None = None
+    """Requests per second, instead of the plan's."""
+    concurrency: int | None = None
+    """Instead of the plan's."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What tells it apart, by name."""
+        load = {"rate": self.rate, "concurrency": self.concurrency}
+        return {"policy": self.policy, **load, **self.options}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What all points have in common."""
+
+    plan: WorkloadPlan
+    costs: CostModel
+    seeds: Sequence[int]
+
+    def config_check(self, point: Point) -> None:
+        """UsageError for a point that could not run, before any runs."""
+        workload = self._plan(point).workload(self.seeds[0], rate=point.rate)
+        scheduler_config(workload, {**point.options, **parse_policy(point.policy)})
+
+    def run(self, point: Point, seed: int) -> Numbers:
+        """The numbers of one run."""
+        workload = self._plan(point).workload(seed, rate=point.rate)
+        config = scheduler_config(workload, {**point.options, **parse_policy(point.policy)})
+        return Summary.of(simulate(workload, config, self.costs)).numbers
+
+    def run_pair(self, pair: tuple[Point, int]) -> Numbers:
+        """The same, of a point and a seed in one."""
+        return self.run(*pair)
+
+    def _plan(self, point: Point) -> WorkloadPlan:
+        if point.concurrency is None:
+            return self.plan
+        return replace(self.plan, concurrency=point.concurrency)
+
+
+@contextmanager
+def workers(num_processes: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes to simulate in, which import what they need; None for one, which is this."""
+    if num_processes == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+def run_grid(grid: Grid, points: Sequence[Point], *, num_processes: int = 1) -> list[list[Numbers]]:
+    """Numbers of every point on every seed, with a progress bar.
+
+    Raises:
+        UsageError: a point that could not run; nothing has run then.
+    """
+    for point in points:
+        grid.config_check(point)
+    runs = [(point, seed) for point in points for seed in grid.seeds]
+    numbers: list[Numbers] = []
+    with workers(num_processes) as pool, progress_bars() as bars:
+        bar = bars.add_task("simulating", total=len(runs))
+        mapped = map(grid.run_pair, runs) if pool is None else pool.map(grid.run_pair, runs)
+        for one in mapped:
+            numbers.append(one)
+            bars.advance(bar)
+    size = len(grid.seeds)
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]
+
+
+def mean_numbers(runs: Sequence[Numbers]) -> dict[str, float | None]:
+    """The mean over seeds; None where a run has no such number."""
+    means: dict[str, float | None] = {}
+    for name in UNITS:
+        values = [value for numbers in runs if (value := numbers[name]) is not None]
+        means[name] = sum(values) / len(values) if len(values) == len(runs) else None
+    return means

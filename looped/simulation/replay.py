@@ -1,0 +1,263 @@
+"""A recorded log through the Scheduler again: does it come to the same launches, item by item?
+
+What the log says happened to the scheduler (requests, aborts) happens to a new one at the same
+launches, and what launches brought (depths, stops, logits that were not finite) they bring again.
+The prompts' ids are not in a log; others take their place that share the same prefixes.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from looped.errors import LoopedError
+from looped.launch_events import (
+    AbortEvent,
+    EndEvent,
+    EngineEvent,
+    FaultEvent,
+    LaunchEvent,
+    LogEvent,
+    RequestEvent,
+)
+from looped.records import ItemRecord
+from looped.sched import (
+    Batch,
+    CodaResult,
+    ConfigError,
+    FinishReason,
+    LaunchKind,
+    LaunchResult,
+    Policy,
+    Request,
+    Scheduler,
+    ScoreResult,
+    SimulatedExecutor,
+    SimulatedOutput,
+    Stage,
+)
+from looped.timeline import Name
+
+STOP_ID = 1
+"""Stands for whatever ended a request with reason `stop`."""
+OwnEvent = RequestEvent | AbortEvent | LaunchEvent | EndEvent | FaultEvent
+
+
+@dataclass
+class Replay:
+    """What became of one engine's launches."""
+
+    engine: EngineEvent
+    num_launches: int = 0
+    """Launches that came out the same."""
+    difference: str | None = None
+    """The first launch that did not, recorded and replayed; None if all did."""
+    fault: FaultEvent | None = None
+    """Where the recorded engine failed, and the replay ends."""
+
+
+def replay(events: Iterable[LogEvent], *, policy: Policy | None = None) -> list[Replay]:
+    """Replays the launches of every engine of a log.
+
+    Args:
+        events: of a whole log, from its start.
+        policy: stands for that of the log, by whatever name; for one that is not installed.
+
+    Raises:
+        LoopedError: the log begins in the middle, or this installation lacks its policy or options.
+    """
+    return [_EngineReplay(engine, own, policy).run() for engine, own in _by_engine(events).values()]
+
+
+def _by_engine(events: Iterable[LogEvent]) -> dict[int, tuple[EngineEvent, list[OwnEvent]]]:
+    engines: dict[int, tuple[EngineEvent, list[OwnEvent]]] = {}
+    current: list[OwnEvent] | None = None
+    for event in events:
+        if isinstance(event, EngineEvent):
+            if event.engine_index not in engines and event.launch_index > 0:
+                raise LoopedError(
+                    f"the log misses the first {event.launch_index} launches of engine "
+                    f"{event.engine_index}; a replay needs all of them"
+                )
+            current = engines.setdefault(event.engine_index, (event, []))[1]
+        elif current is None:
+            raise LoopedError("expected the log to begin with an engine, got another line")
+        else:
+            current.append(event)
+    return engines
+
+
+@dataclass
+class _Fate:
+    """What becomes of one request, gathered from the events after it."""
+
+    depths: list[int] = field(default_factory=list)
+    is_stopped: bool = False
+    num_tokens: int = 0
+
+    def output(self) -> SimulatedOutput:
+        token_ids = [0] * (self.num_tokens - 1) + [STOP_ID] if self.is_stopped else ()
+        return SimulatedOutput(tuple(self.depths), tuple(token_ids))
+
+
+def _fates(events: Iterable[OwnEvent]) -> list[_Fate]:
+    """The fate of each request, in the order of their lines; ids may come again."""
+    fates: list[_Fate] = []
+    current: dict[Name, _Fate] = {}
+    for event in events:
+        match event:
+            case RequestEvent():
+                fates.append(_Fate())
+                current[event.request_id, event.sample_index] = fates[-1]
+            case LaunchEvent():
+                for token in event.tokens:
+                    current[token.request_id, token.sample_index].depths.append(token.exit_depth)
+            case AbortEvent():
+                fate = current[event.request_id, event.sample_index]
+                # A token had left the loops, or was about to, and no launch brought it any more.
+                if event.stage is Stage.CODA:
+                    fate.depths.append(event.loops_done)
+                elif event.is_exit_pending:
+                    fate.depths.append(event.loops_done + 1)
+            case EndEvent(reason=FinishReason.STOP):
+                fate = current[event.request_id, event.sample_index]
+                fate.is_stopped, fate.num_tokens = True, event.num_tokens
+    return fates
+
+
+class _Prompts:
+    """Token ids that share prefixes exactly where the recorded prompts did."""
+
+    def __init__(self, vocab_size: int, block_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._block_size = block_size
+        self._children: dict[str, dict[str, int]] = defaultdict(dict)
+
+    def token_ids(self, event: RequestEvent) -> tuple[int, ...]:
+        """A prompt of the recorded length. Siblings are numbered, and a block spells its number."""
+        token_ids: list[int] = []
+        parent = ""
+        for key in event.prefix_keys:
+            siblings = self._children[parent]
+            number = siblings.setdefault(key, len(siblings))
+            for _ in range(self._block_size):
+                number, digit = divmod(number, self._vocab_size)
+                token_ids.append(digit)
+            parent = key
+        return tuple(token_ids + [0] * (event.num_prompt_tokens - len(token_ids)))
+
+
+class _ReplayExecutor(SimulatedExecutor):
+    """Makes logits bad again where they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad_names: frozenset[Name] = frozenset()
+
+    def execute(self, batch: Batch) -> LaunchResult:
+        result = super().execute(batch)
+        is_finite = [_name(item.request) not in self.bad_names for item in batch.items]
+        if isinstance(result, CodaResult):
+            return CodaResult(result.token_ids, result.logprobs, is_finite)
+        if isinstance(result, ScoreResult):
+            return ScoreResult(result.logprobs, result.best_token_ids, all(is_finite))
+        return result
+
+
+class _EngineReplay:
+    """One engine's scheduler, told again what it was told."""
+
+    def __init__(self, engine: EngineEvent, events: list[OwnEvent], policy: Policy | None) -> None:
+        try:
+            config = engine.scheduler_config(policy)
+        except ConfigError as error:
+            raise LoopedError(f"the log cannot be replayed here: {error}") from None
+        self._events = events
+        self._executor = _ReplayExecutor()
+        self._scheduler = Scheduler(config, self._executor)
+        self._prompts = _Prompts(config.vocab_size, config.block_size)
+        self._fates = iter(_fates(events))
+        self._samples: dict[Name, Request] = {}
+        self._bad_names: dict[int, set[Name]] = defaultdict(set)
+        self._late_aborts: list[AbortEvent] = []
+        for event in events:
+            if isinstance(event, EndEvent) and event.reason is FinishReason.ERROR:
+                self._bad_names[event.launch_index - 1].add((event.request_id, event.sample_index))
+        self._replay = Replay(engine)
+
+    def run(self) -> Replay:
+        """Replays up to the first difference, the first fault, or the end."""
+        for event in self._events:
+            match event:
+                case RequestEvent():
+                    self._add(event)
+                case AbortEvent(is_in_flight=True):
+                    self._late_aborts.append(event)
+                case AbortEvent():
+                    self._scheduler.abort(event.request_id, event.sample_index)
+                case LaunchEvent():
+                    self._launch(event)
+                case FaultEvent():
+                    self._replay.fault = event
+            if self._replay.difference is not None or self._replay.fault is not None:
+                break
+        return self._replay
+
+    def _add(self, event: RequestEvent) -> None:
+        earlier = tuple(
+            self._samples[event.request_id, index] for index in range(event.num_earlier_samples)
+        )
+        request = Request(
+            request_id=event.request_id,
+            sample_index=event.sample_index,
+            earlier_samples=earlier,
+            prompt_token_ids=self._prompts.token_ids(event),
+            max_tokens=event.max_tokens,
+            exit_rule=event.exit_rule,
+            stop_token_ids=frozenset({STOP_ID}),
+            priority=event.priority,
+            scoring=event.scoring,
+            payload=next(self._fates).output(),
+        )
+        self._samples[_name(request)] = request
+        self._scheduler.add(request)
+
+    def _launch(self, event: LaunchEvent) -> None:
+        record = event.record
+        batch = self._scheduler.schedule(event.scheduled)
+        for abort in self._late_aborts:
+            self._scheduler.abort(abort.request_id, abort.sample_index)
+        self._late_aborts.clear()
+        recorded = (record.kind, record.num_passes, record.items)
+        replayed = None
+        if batch is not None:
+            items = tuple(ItemRecord.of(item, item.request.slot) for item in batch.items)
+            passes = batch.num_passes if batch.launch.runs_layers else 0
+            replayed = (batch.launch, passes, items)
+        if batch is None or replayed != recorded:
+            self._replay.difference = _describe(record.index, recorded, replayed)
+            return
+        self._executor.bad_names = frozenset(self._bad_names.get(record.index, ()))
+        self._scheduler.apply(batch, self._executor.execute(batch))
+        self._replay.num_launches += 1
+
+
+_Facts = tuple[LaunchKind, int, tuple[ItemRecord, ...]]
+
+
+def _describe(index: int, recorded: _Facts, replayed: _Facts | None) -> str:
+    if replayed is None:
+        return f"launch {index}: recorded {recorded[0].name}, replayed nothing that can run"
+    if recorded[:2] != replayed[:2]:
+        return (
+            f"launch {index}: recorded {recorded[0].name} of {recorded[1]} passes, replayed "
+            f"{replayed[0].name} of {replayed[1]}"
+        )
+    for place, (ours, theirs) in enumerate(zip_longest(recorded[2], replayed[2])):
+        if ours != theirs:
+            return f"launch {index}, item {place}: recorded {ours}, replayed {theirs}"
+    raise AssertionError("no difference")
+
+
+def _name(request: Request) -> Name:
+    return request.request_id, request.sample_index

@@ -1,0 +1,207 @@
+"""One simulated run: a workload, a scheduler's options and a cost table give a timeline.
+
+A `WorkloadPlan` makes the workload of a seed; every policy that is tried on a seed gets the same
+requests, arrivals and depths (common random numbers).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from looped.errors import UsageError
+from looped.launch_events import LogEvent
+from looped.launch_log import LaunchLogWriter
+from looped.sched import (
+    ConfigError,
+    CostModel,
+    ExitMode,
+    RequestError,
+    SchedulerConfig,
+    SimulatedLaunch,
+    Simulation,
+    read_cost_table,
+)
+from looped.timeline import Timeline
+
+from .depths import DepthSource, RecordedDepths, depth_source
+from .recording import record
+from .workload import VOCAB_SIZE, Lengths, Workload, WorkloadRequest, synthetic_requests
+
+ESTIMATE = "estimate"
+"""The word that stands with every result of a cost table that was never measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadPlan:
+    """How to make a workload, but for the seed."""
+
+    num_planes: int
+    """P."""
+    requests: Sequence[WorkloadRequest] = ()
+    """Of a file or a log; none: made up."""
+    num_requests: int = 200
+    """Requests to make up."""
+    prompt_tokens: Lengths = field(default_factory=lambda: Lengths(128, 128))
+    output_tokens: Lengths = field(default_factory=lambda: Lengths(64, 64))
+    exits: str = "typical"
+    """Depths of requests that bring none; see `depth_source`."""
+    traces: Sequence[tuple[int, ...]] = ()
+    """Recorded depths, instead of `exits`."""
+    exit_mode: ExitMode = ExitMode.TRACE
+    """How exits are decided; see `Workload`."""
+    heterogeneity: float = 0.25
+    autocorrelation: float = 0.5
+    rate: float | None = None
+    burstiness: float | None = None
+    concurrency: int | None = None
+    vocab_size: int = VOCAB_SIZE
+
+    def workload(self, seed: int, *, rate: float | None = None) -> Workload:
+        """The workload of a seed.
+
+        Args:
+            seed: of lengths, arrivals and depths.
+            rate: instead of the plan's.
+
+        Raises:
+            UsageError: numbers that contradict each other or P.
+        """
+        made = synthetic_requests(
+            self.num_requests, self.prompt_tokens, self.output_tokens, seed=seed
+        )
+        return Workload(
+            requests=self.requests or made,
+            depths=self._depths(seed),
+            num_planes=self.num_planes,
+            exit_mode=self.exit_mode,
+            seed=seed,
+            rate=self.rate if rate is None else rate,
+            burstiness=self.burstiness,
+            concurrency=self.concurrency,
+            vocab_size=self.vocab_size,
+        )
+
+    def _depths(self, seed: int) -> DepthSource:
+        if self.traces:
+            return RecordedDepths(self.traces, self.num_planes)
+        return depth_source(
+            self.exits,
+            self.num_planes,
+            seed=seed,
+            heterogeneity=self.heterogeneity,
+            autocorrelation=self.autocorrelation,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What was run, for the record."""
+        is_made = not self.requests
+        lengths = {
+            name: f"{lengths.shortest}:{lengths.longest}"
+            for name, lengths in (
+                ("prompt_tokens", self.prompt_tokens),
+                ("output_tokens", self.output_tokens),
+            )
+        }
+        return {
+            "num_requests": self.num_requests if is_made else len(self.requests),
+            **(lengths if is_made else {}),
+            "exits": f"{len(self.traces)} recorded traces" if self.traces else self.exits,
+            "exit_mode": str(self.exit_mode),
+            "heterogeneity": None if self.traces else self.heterogeneity,
+            "autocorrelation": None if self.traces else self.autocorrelation,
+            "rate": self.rate,
+            "burstiness": self.burstiness,
+            "concurrency": self.concurrency,
+        }
+
+
+def cost_table(name_or_path: str | Path) -> CostModel:
+    """A cost table by name or path; UsageError if there is none."""
+    try:
+        return read_cost_table(name_or_path)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def scheduler_config(workload: Workload, options: Mapping[str, Any]) -> SchedulerConfig:
+    """A scheduler's configuration with room for the workload.
+
+    Args:
+        workload: says P and the longest request.
+        options: of `SchedulerConfig`, by name; None leaves one out. Left out, the pool has blocks
+            for `max_num_seqs` of the longest requests.
+
+    Raises:
+        UsageError: options that contradict each other.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    block_size = given.get("block_size", SchedulerConfig.block_size)
+    max_num_seqs = given.get("max_num_seqs", SchedulerConfig.max_num_seqs)
+    blocks = workload.num_planes * -(-workload.longest // max(block_size, 1)) * max_num_seqs
+    sizes = {"num_blocks": max(blocks, workload.num_planes), "max_model_len": workload.longest}
+    try:
+        return SchedulerConfig(
+            num_planes=workload.num_planes, vocab_size=workload.vocab_size, **(sizes | given)
+        )
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def simulate(
+    workload: Workload,
+    config: SchedulerConfig,
+    costs: CostModel,
+    *,
+    sink: Callable[[LogEvent], None] | None = None,
+    on_launch: Callable[[SimulatedLaunch], None] | None = None,
+    is_deterministic: bool = False,
+    waits_for_device: bool = False,
+) -> Timeline:
+    """Runs a workload to its end.
+
+    Args:
+        workload: the requests.
+        config: of the scheduler.
+        costs: seconds of launches.
+        sink: takes the events of the launch log as well.
+        on_launch: is told of every launch, to show progress.
+        is_deterministic: one bucket a kind.
+        waits_for_device: whether the host waits for every launch, as with `--launch-log-waits`.
+
+    Raises:
+        UsageError: a request that could never run, or costs of another P.
+    """
+    if costs.num_planes != workload.num_planes:
+        raise UsageError(
+            f"cost table {costs.name} is of a model of {costs.num_planes} loops, the workload of "
+            f"one of {workload.num_planes}"
+        )
+    events: list[LogEvent] = []
+
+    def keep(event: LogEvent) -> None:
+        events.append(event)
+        if sink is not None:
+            sink(event)
+
+    simulation = Simulation(
+        config,
+        workload.arrivals(),
+        costs,
+        is_deterministic=is_deterministic,
+        waits_for_device=waits_for_device,
+    )
+    try:
+        for launch in record(simulation, keep):
+            if on_launch is not None:
+                on_launch(launch)
+    except RequestError as error:
+        raise UsageError(str(error)) from None
+    return Timeline(events)
+
+
+def log_writer(path: Path, costs: CostModel, seed: int) -> LaunchLogWriter:
+    """A launch log for a simulated run, which says that it is one."""
+    kind = f"simulated, {ESTIMATE}" if costs.is_estimate else "simulated"
+    meta = {"kind": kind, "cost_table": costs.name, "source": costs.source, "seed": seed}
+    return LaunchLogWriter(path, meta)

@@ -1,0 +1,272 @@
+"""What simulated requests ask for and when they come: made up, or read from a file.
+
+A workload file has one JSON object a line: `prompt_tokens`, `output_tokens`, and, if it knows,
+`arrival_time` in seconds and `depths`, the loops of every output token. Where it does not, arrivals
+and depths are made up as for any other workload.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from looped.bench.arrivals import arrival_times
+from looped.errors import UsageError
+from looped.sched import (
+    Arrival,
+    Arrivals,
+    ClosedArrivals,
+    ExitMode,
+    ExitOptions,
+    ExitRule,
+    FinishReason,
+    Request,
+    RequestError,
+    SimulatedOutput,
+    TimedArrivals,
+    resolve_exit,
+)
+from looped.timeline import Timeline
+
+from .depths import DepthSource
+
+VOCAB_SIZE = 1 << 16
+"""Of made-up prompts that no model reads."""
+INDEX_TOKENS = 4
+"""First tokens of a made-up prompt, which spell its index."""
+KEYS = frozenset({"arrival_time", "prompt_tokens", "output_tokens", "depths"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRequest:
+    """One request, whatever its tokens are."""
+
+    prompt_tokens: int
+    output_tokens: int
+    """Emitted exactly."""
+    arrival_time: float | None = None
+    """Seconds from the start of the run; None: to be made up."""
+    depths: tuple[int, ...] | None = None
+    """Loops of each output token, the first P; None: to be made up."""
+    exit_rule: ExitRule | None = None
+    """How they are decided, of a request that was recorded; None: as the workload says."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A length, or whole numbers between two, each as likely."""
+
+    shortest: int
+    longest: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Lengths":
+        """From `N` or `FROM:TO`; UsageError for anything else."""
+        first, _, last = text.partition(":")
+        try:
+            lengths = cls(int(first), int(last or first))
+        except ValueError:
+            raise UsageError(f"expected a length N or a range FROM:TO, got {text!r}") from None
+        if not 1 <= lengths.shortest <= lengths.longest:
+            raise UsageError(f"a range of lengths must begin at 1 or more and go up, got {text!r}")
+        return lengths
+
+    def draw(self, random: Random) -> int:
+        """One of them."""
+        return random.randint(self.shortest, self.longest)
+
+
+def synthetic_requests(
+    count: int, prompt_tokens: Lengths, output_tokens: Lengths, *, seed: int
+) -> list[WorkloadRequest]:
+    """Requests whose lengths are drawn independently; the draws depend on the seed alone."""
+    if count < 1:
+        raise UsageError(f"expected 1 or more requests, got {count}")
+    random = Random(f"{seed}/lengths")
+    return [
+        WorkloadRequest(prompt_tokens.draw(random), output_tokens.draw(random))
+        for _ in range(count)
+    ]
+
+
+def read_workload(path: Path) -> list[WorkloadRequest]:
+    """Reads a workload file.
+
+    Raises:
+        UsageError: no such file, no request in it, or a line that is none; or some lines with an
+            arrival time and some without.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    requests = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                requests.append(_parse(json.loads(line)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise UsageError(f"{path}, line {number} is no request: {error}") from None
+    if not requests:
+        raise UsageError(f"{path} holds no request")
+    if len({request.arrival_time is None for request in requests}) > 1:
+        raise UsageError(f"{path}: either every request has an arrival_time or none has")
+    return requests
+
+
+def workload_of_log(timeline: Timeline) -> list[WorkloadRequest]:
+    """Requests of a launch log, with their arrivals, lengths and depths as they were.
+
+    Those that were aborted or failed have the tokens that they emitted; without any, they are left
+    out. The first arrives at 0.
+    """
+    start = min(event.time for event in timeline.requests.values())
+    requests = []
+    for name, event in timeline.requests.items():
+        depths = tuple(token.token.exit_depth for token in timeline.tokens.get(name, ()))
+        end = timeline.ends.get(name)
+        if depths and (end is None or end.reason is not FinishReason.ERROR):
+            requests.append(
+                WorkloadRequest(
+                    event.num_prompt_tokens,
+                    len(depths),
+                    event.time - start,
+                    depths,
+                    event.exit_rule,
+                )
+            )
+    return requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Requests and how they come; the same for every policy that it is tried on."""
+
+    requests: Sequence[WorkloadRequest]
+    depths: DepthSource
+    """Of requests that bring none along."""
+    num_planes: int
+    """P."""
+    exit_mode: ExitMode = ExitMode.TRACE
+    """How exits are decided: `trace` knows them ahead and reads nothing; the other modes come to
+    the same depths by signals, which the host reads and waits for after each loop that decides."""
+    seed: int = 0
+    """Of arrivals that are made up."""
+    rate: float | None = None
+    """Requests per second of an open loop. For requests that bring arrival times: what their rate
+    is changed to; None leaves it."""
+    burstiness: float | None = None
+    """See `arrival_times`. None: Poisson."""
+    concurrency: int | None = None
+    """Requests under way in a closed loop, instead of arrival times."""
+    vocab_size: int = VOCAB_SIZE
+    """Token ids of prompts are below it."""
+
+    def __post_init__(self) -> None:
+        has_times = self.requests[0].arrival_time is not None
+        if self.concurrency is not None and (self.rate is not None or self.burstiness is not None):
+            raise UsageError(
+                "a closed loop (concurrency) takes no rate and no burstiness, which are for "
+                "arrivals in time"
+            )
+        if not has_times and self.concurrency is None and self.rate is None:
+            raise UsageError("expected a rate, or a concurrency, for requests without arrival_time")
+        if has_times and self.burstiness is not None:
+            raise UsageError("requests that bring arrival times take no burstiness")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, got {self.concurrency}")
+        if self.rate is not None and not self.rate > 0:
+            raise UsageError(f"expected a rate above 0, got {self.rate}")
+
+    @property
+    def longest(self) -> int:
+        """Prompt and output tokens of the longest request."""
+        return max(one.prompt_tokens + one.output_tokens for one in self.requests)
+
+    def with_rate(self, rate: float) -> "Workload":
+        """The same requests at another rate, with the same bursts."""
+        return replace(self, rate=rate)
+
+    def arrivals(self) -> Arrivals:
+        """New requests for one run.
+
+        Raises:
+            UsageError: depths that are no exit trace of this P.
+        """
+        if self.concurrency is not None:
+            return ClosedArrivals(self._built(), self.concurrency)
+        return TimedArrivals(map(Arrival, self._times(), self._built()))
+
+    def _times(self) -> list[float]:
+        own = [one.arrival_time for one in self.requests if one.arrival_time is not None]
+        if not own:
+            assert self.rate is not None
+            return arrival_times(
+                len(self.requests), self.rate, seed=self.seed, burstiness=self.burstiness
+            )
+        if self.rate is None or len(own) < 2 or not max(own) > min(own):
+            return own
+        stretch = (len(own) - 1) / (max(own) - min(own)) / self.rate
+        return [time * stretch for time in own]
+
+    def _built(self) -> Iterator[Request]:
+        for index, one in enumerate(self.requests):
+            depths = (one.depths or self.depths.depths(index, one.output_tokens))[
+                : one.output_tokens
+            ]
+            try:
+                rule = one.exit_rule or self._rule(depths)
+            except RequestError as error:
+                raise UsageError(f"request {index} of the workload: {error}") from None
+            yield Request(
+                request_id=str(index),
+                prompt_token_ids=prompt_of(index, one.prompt_tokens, self.vocab_size),
+                max_tokens=one.output_tokens,
+                exit_rule=rule,
+                payload=SimulatedOutput(depths),
+            )
+
+    def _rule(self, depths: tuple[int, ...]) -> ExitRule:
+        """A rule by which tokens leave at these depths."""
+        if self.exit_mode is ExitMode.TRACE:
+            return resolve_exit(ExitOptions(trace=depths), ExitOptions(), self.num_planes)
+        is_full = min(depths) == self.num_planes
+        options = ExitOptions(mode=self.exit_mode, threshold=1.0 if is_full else 0.5, min_loops=1)
+        if self.exit_mode is not ExitMode.OURO and min(depths) < 2:
+            raise RequestError(
+                f"exit mode {self.exit_mode} decides a loop ahead, so no token leaves after loop "
+                "1; its depths have one that does"
+            )
+        return resolve_exit(options, ExitOptions(), self.num_planes)
+
+
+def prompt_of(index: int, num_tokens: int, vocab_size: int = VOCAB_SIZE) -> tuple[int, ...]:
+    """A prompt that shares no block with that of another index, unless it is very short."""
+    head = []
+    for _ in range(min(num_tokens, INDEX_TOKENS)):
+        index, digit = divmod(index, vocab_size)
+        head.append(digit)
+    return (*head, *(0,) * (num_tokens - len(head)))
+
+
+def _parse(values: Any) -> WorkloadRequest:
+    if not isinstance(values, dict) or values.keys() - KEYS:
+        raise ValueError(f"expected an object with {', '.join(sorted(KEYS))}; got {values!r:.80}")
+    for name in ("prompt_tokens", "output_tokens"):
+        if type(values.get(name)) is not int or values[name] < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1")
+    time, depths = values.get("arrival_time"), values.get("depths")
+    if time is not None and (type(time) not in (int, float) or not 0 <= time < float("inf")):
+        raise ValueError(f"arrival_time must be 0 or more seconds, got {time!r}")
+    if depths is not None and (
+        not isinstance(depths, list) or not all(type(depth) is int for depth in depths)
+    ):
+        raise ValueError("depths must be a list of whole numbers")
+    return WorkloadRequest(
+        values["prompt_tokens"],
+        values["output_tokens"],
+        None if time is None else float(time),
+        tuple(depths) if depths else None,
+    )

@@ -1,0 +1,128 @@
+"""`looped simulate run`, as it is typed."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command_line import looped
+from simulations import COSTS
+
+from looped.gate_record import GateRecord, write_gate_record
+from looped.launch_log import read_launch_log
+from looped.timeline import Timeline
+
+SIZES = ("--requests", 8, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS.to_json()))
+    return path
+
+
+def run(table, *arguments, **options):
+    return looped("simulate", "run", "--costs", table, *arguments, **options)
+
+
+def numbers(table, *arguments):
+    return json.loads(run(table, *SIZES, *arguments, "--json").stdout)["numbers"]
+
+
+def test_a_page_has_every_number(table):
+    page = run(table, *SIZES, "--rate", 20).stdout
+    for row in ("makespan, ms", "ttft p50, ms", "itl p99, ms", "prompt token loops per second"):
+        assert f"| {row}" in page
+    assert "estimate" not in page.lower()
+
+
+def test_an_estimate_is_called_one_in_every_form(table, tmp_path):
+    shipped = "ouro-1.4b-h200"
+    page = run(shipped, *SIZES, "--rate", 20).stdout
+    assert "**ESTIMATE**" in page
+    values = json.loads(run(shipped, *SIZES, "--rate", 20, "--json").stdout)
+    assert values["costs"]["is_estimate"]
+    path = tmp_path / "run.jsonl"
+    run(shipped, *SIZES, "--rate", 20, "--launch-log", path)
+    assert "estimate" in read_launch_log(path).meta["kind"]
+
+
+def test_the_log_of_a_run_can_be_simulated_again(table, tmp_path):
+    path = tmp_path / "run.jsonl.gz"
+    first = numbers(table, "--rate", 30, "--launch-log", path)
+    timeline = Timeline(read_launch_log(path).events)
+    assert len(timeline.launches) == first["launches"]
+    again = json.loads(run(table, "--from-log", path, "--json").stdout)["numbers"]
+    assert again == pytest.approx(first, nan_ok=True)
+
+
+def test_options_of_scheduler_and_policy_reach_the_run(table):
+    few = numbers(table, "--rate", 50, "--max-num-seqs", 2)
+    many = numbers(table, "--rate", 50)
+    assert few["rows_per_pass"] < many["rows_per_pass"]
+    assert numbers(table, "--rate", 50, "--policy", "separate")["launches"] > many["launches"]
+    slack = f"slack:target=0.02,costs={table}"
+    assert numbers(table, "--rate", 50, "--policy", slack)["itl_max"] > 0
+
+
+def test_a_closed_loop_has_no_rate(table):
+    loop = numbers(table, "--concurrency", 2, "--exits", "full")
+    assert loop["loops_per_token"] == 4
+    assert loop["rows_per_pass"] > 1
+
+
+def test_recorded_depths_and_gates_decide(table, tmp_path):
+    trace = tmp_path / "depths.json"
+    trace.write_text(json.dumps([[4, 1, 1, 1, 1, 1, 1, 1, 1]]))
+    loops = numbers(table, "--rate", 9, "--exit-trace", trace)["loops_per_token"]
+    probabilities = np.full((9, 4), 0.6, np.float16)
+    probabilities[0] = np.nan
+    gates = tmp_path / "gates.npz"
+    write_gate_record(gates, GateRecord(probabilities, np.array([0, 9]), {"schema": 1}))
+    same = numbers(table, "--rate", 9, "--exit-gates", gates, "--min-loops", 1)
+    assert same["loops_per_token"] == loops < 2
+    more = numbers(table, "--rate", 9, "--exit-gates", gates, "--exit-threshold", 0.9)
+    assert more["loops_per_token"] > 3
+
+
+def test_pictures_are_drawn_where_none_are(table, tmp_path):
+    run(table, *SIZES, "--rate", 20, "--plots", tmp_path / "pictures")
+    assert len(list((tmp_path / "pictures").glob("simulation-*.png"))) == 3
+    done = run(table, *SIZES, "--rate", 20, "--plots", tmp_path / "pictures", check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "exists; choose another place" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "expected a rate, or a concurrency"),
+        (("--rate", 1, "--exits", "never"), "exits must be full, easy"),
+        (("--rate", 1, "--prompt-tokens", "9:1"), "a range of lengths"),
+        (("--rate", 1, "--policy", "nothing"), "nothing"),
+        (("--rate", 1, "--policy", "mixed:depth"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+        (("--rate", 1, "--workload", "none.jsonl"), "none.jsonl cannot be read"),
+        (("--rate", 1, "--exit-trace", "none.json"), "none.json cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line(table, arguments, complaint):
+    done = run(table, *arguments, check=False)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_table_that_is_none_is_a_mistake():
+    done = run("nothing", "--rate", 1, check=False)
+    assert done.returncode == 2
+    assert "ouro-1.4b-h200" in done.stderr
+
+
+def test_a_table_of_another_model_goes_with_families_for_any(tmp_path):
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps(replace(COSTS, num_planes=2).to_json()))
+    done = run(path, *SIZES, "--rate", 5, check=False)
+    assert "exits typical are for 4 loops, got a model of 2; try mean:X" in done.stderr
+    assert run(path, *SIZES, "--rate", 5, "--exits", "mean:1.4").returncode == 0

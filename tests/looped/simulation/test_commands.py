@@ -1,0 +1,164 @@
+"""`looped simulate compare, sweep, fit, replay`, as they are typed."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from command_line import looped
+from simulations import COSTS, simulated_events
+
+from looped.launch_events import LaunchEvent
+from looped.launch_log import write_launch_log
+from looped.sched import read_cost_table
+
+LOAD = ("--requests", 6, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
+TWO = ("--policy", "mixed", "--policy", "separate")
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS.to_json()))
+    return path
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "run.jsonl"
+    write_launch_log(path, simulated_events(), {})
+    return path
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def compare(table, *arguments, **options):
+    return looped("simulate", "compare", "--costs", table, *LOAD, *arguments, **options)
+
+
+def sweep(table, out, *arguments, **options):
+    where = ("--costs", table, "--out", out)
+    return looped("simulate", "sweep", *where, *LOAD, *arguments, **options)
+
+
+def test_a_comparison_pairs_its_seeds(table, tmp_path):
+    out = tmp_path / "results"
+    done = compare(table, *TWO, "--rate", 30, "--seeds", 3, "--out", out, "--json")
+    values = json.loads(done.stdout)
+    assert values == json.loads((out / "result.json").read_text())
+    assert values["baseline"] == "mixed"
+    launches = values["paired"]["separate"]["launches"]
+    assert launches["num_pairs"] == 3
+    assert launches["difference"]["mean"] > 0
+    assert launches["ratio"]["low"] <= launches["ratio"]["mean"] <= launches["ratio"]["high"]
+    assert len(rows_of(out / "runs.csv")) == 6
+    assert "Change against mixed" in (out / "result.md").read_text()
+
+
+def test_the_same_policy_twice_is_no_comparison(table):
+    done = compare(table, "--policy", "mixed", "--policy", "mixed", "--rate", 3, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_results_are_not_overwritten(table, tmp_path):
+    for command in (compare, lambda table, *rest, **options: sweep(table, *rest[1:], **options)):
+        done = command(table, "--out", tmp_path, *TWO, "--rate", 3, check=False)
+        assert done.returncode == 2
+        assert "exists; choose another name" in done.stderr
+
+
+def test_a_sweep_has_every_combination(table, tmp_path):
+    out = tmp_path / "results"
+    grid = ("--rate", 5, "--rate", 20, "--prefill-chunk-size", 8, "--prefill-chunk-size", 32)
+    done = sweep(table, out, *TWO, *grid, "--seeds", 2)
+    points = rows_of(out / "points.csv")
+    assert len(points) == 8
+    assert {(one["policy"], one["rate"], one["prefill_chunk_size"]) for one in points} == {
+        (policy, rate, chunk)
+        for policy in ("mixed", "separate")
+        for rate in ("5.0", "20.0")
+        for chunk in ("8", "32")
+    }
+    assert len(rows_of(out / "runs.csv")) == 16
+    assert "| policy | rate | prefill chunk size |" in done.stdout
+    assert (out / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "result.json").read_text())["is_complete"]
+
+
+def test_a_sweep_searches_capacities(table, tmp_path):
+    out = tmp_path / "results"
+    search = ("--slo", "ttft_p95=0.3", "--start-rate", 2, "--precision", 1.5, "--seeds", 1)
+    alone = ("--max-num-seqs", 1)
+    values = json.loads(sweep(table, out, *TWO, *search, *alone, "--json").stdout)
+    assert values["points"] == []
+    for found in values["capacities"]:
+        assert 1 < found["failed_rate"] / found["capacity"] <= 1.5
+    assert len(rows_of(out / "capacities.csv")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "expected loads to sweep"),
+        (("--rate", 1, "--concurrency", 1), "two kinds of load"),
+        (("--slo", "ttft_p95=1", "--concurrency", 1), "leave out --concurrency"),
+        (("--slo", "ttft=1"), "an objective is"),
+        (("--slo", "ttft_p95=1", "--precision", 1.0), "a precision"),
+        (("--rate", 1, "--format", "xlsx"), "csv, parquet"),
+        (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_one_line(table, tmp_path, arguments, complaint):
+    done = sweep(table, tmp_path / "results", *TWO, *arguments, check=False)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_estimate_is_called_one(tmp_path):
+    shipped = "ouro-1.4b-h200"
+    assert "**ESTIMATE**" in compare(shipped, *TWO, "--rate", 9, "--seeds", 1).stdout
+    out = tmp_path / "results"
+    assert "**ESTIMATE**" in sweep(shipped, out, *TWO, "--rate", 9, "--seeds", 1).stdout
+    assert "**ESTIMATE**" in (out / "result.md").read_text()
+
+
+def test_a_fit_writes_a_table_and_says_how_good_it_is(log, tmp_path):
+    out = tmp_path / "fitted.json"
+    values = json.loads(looped("simulate", "fit", log, "--out", out, "--json").stdout)
+    assert values["r_squared"] > 0.9
+    assert values["num_held_out"] > 10
+    costs = read_cost_table(out)
+    assert costs.name == "fitted"
+    assert "simulate fit" in costs.source
+    again = looped("simulate", "fit", log, "--out", out, check=False)
+    assert (again.returncode, "exists; choose another name" in again.stderr) == (2, True)
+    page = looped("simulate", "fit", log, "--out", tmp_path / "other.json", "--name", "b").stdout
+    assert "held out: R2" in page
+
+
+def test_a_table_has_the_form_of_one(log, tmp_path):
+    done = looped("simulate", "fit", log, "--out", tmp_path / "table.txt", check=False)
+    assert (done.returncode, "must end in .json" in done.stderr) == (2, True)
+
+
+def test_a_replay_says_how_far_it_came(log):
+    assert "launches the same" in looped("simulate", "replay", log).stdout
+
+
+def test_a_replay_that_differs_exits_with_one(tmp_path):
+    events = simulated_events()
+    index = next(i for i, event in enumerate(events) if isinstance(event, LaunchEvent))
+    record = events[index].record
+    first = replace(record.items[0], slot=record.items[0].slot + 1)
+    events[index] = replace(events[index], record=replace(record, items=(first, *record.items[1:])))
+    path = tmp_path / "changed.jsonl"
+    write_launch_log(path, events, {})
+    done = looped("simulate", "replay", path, "--json", check=False)
+    assert done.returncode == 1
+    assert "launch 0, item 0" in json.loads(done.stdout)["engines"][0]["difference"]
+    assert "differs from the log" in done.stderr

@@ -1,0 +1,174 @@
+"""Fits find the costs that a log was made with."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from engines import drain_samples, logged_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulations import COSTS, PLAN, SMALL
+
+from looped.errors import LoopedError
+from looped.launch_events import EngineEvent, LaunchEvent
+from looped.launch_log import LaunchLog
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitMode, ExitOptions, LaunchKind
+from looped.simulation.fit import fit_costs, non_negative_least_squares
+from looped.simulation.runs import scheduler_config, simulate
+from looped.simulation.samples import samples_of, work_of
+
+PLAN = replace(PLAN, num_requests=60, exit_mode=ExitMode.OURO)
+TRUTH = replace(
+    COSTS,
+    decode_key_seconds=2e-6,
+    prompt_key_seconds=4e-7,
+    overheads={
+        LaunchKind.RECURRENT: {2: 0.0, 8: 2e-4, 32: 5e-4, 64: 1e-3},
+        LaunchKind.CODA: {2: 0.0, 4: 3e-4},
+    },
+    host_launch_seconds=3e-4,
+    host_item_seconds=2e-5,
+)
+
+
+def log_of(*, waits=True, noise=0.0, policy="mixed", costs=TRUTH, plan=PLAN, change=None):
+    """A log of a simulated run, its device times shaken."""
+    events = []
+    workload = plan.workload(0)
+    config = scheduler_config(workload, SMALL | {"policy": policy})
+    simulate(workload, config, costs, sink=events.append, waits_for_device=waits)
+    random = Random(0)
+    for index, event in enumerate(events):
+        if isinstance(event, LaunchEvent):
+            if noise:
+                longer = event.started + (event.ended - event.started) * random.gauss(1, noise)
+                event = replace(event, ended=longer)
+            events[index] = event if change is None else change(event)
+    return LaunchLog(Path("made-up.jsonl"), {"waits_for_device": waits}, tuple(events))
+
+
+def fitted(log):
+    return fit_costs(log, name="again", source="a test")
+
+
+def check_launches(costs, log, tolerance, truth=TRUTH):
+    """The model says of every launch of a log what the truth says."""
+    works = {work_of(event.record) for event in log.events if isinstance(event, LaunchEvent)}
+    assert len(works) > 50
+    for work in works:
+        assert costs.seconds(work) == pytest.approx(truth.seconds(work), rel=tolerance)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
+def test_a_log_without_noise_is_met_exactly(policy):
+    log = log_of(policy=policy)
+    fit = fitted(log)
+    check_launches(fit.costs, log, 2e-3)
+    assert fit.mape < 1e-3
+    assert fit.r_squared > 0.9999
+    assert fit.num_outliers == 0
+    assert fit.num_held_out == pytest.approx((fit.num_fitted + fit.num_held_out) / 5, abs=1)
+    assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
+    assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
+    assert fit.costs.decode_key_seconds == pytest.approx(2e-6, rel=0.01)
+    assert fit.costs.num_planes == 4
+
+
+def test_noise_comes_out_as_the_error_and_leaves_little_bias():
+    log = log_of(noise=0.1)
+    fit = fitted(log)
+    check_launches(fit.costs, log_of(), 0.12)
+    assert 0.04 < fit.mape < 0.12
+    assert fit.bias == pytest.approx(1, abs=0.03)
+
+
+def test_launches_that_were_not_read_are_timed_up_to_the_next_read():
+    log = log_of(waits=False)
+    reads = [e.record.num_readbacks for e in log.events if isinstance(e, LaunchEvent)]
+    assert 0 < sum(reads) < len(reads)
+    used = samples_of(
+        [event for event in log.events if isinstance(event, LaunchEvent)], waits_for_device=False
+    ).used
+    assert max(len(sample.works) for sample in used) >= 3
+    fit = fitted(log)
+    check_launches(fit.costs, log, 0.03)
+
+
+def test_a_fitted_table_predicts_another_policy():
+    costs = fitted(log_of()).costs
+    workload = replace(PLAN, rate=9.0).workload(5)
+    config = scheduler_config(workload, SMALL | {"policy": "separate"})
+    ends = [simulate(workload, config, table).launches[-1].visible for table in (costs, TRUTH)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.02)
+
+
+def test_stalls_are_dropped_and_counted():
+    def stall(event):
+        late = event.ended + 1.0 if event.record.index % 40 == 17 else event.ended
+        return replace(event, ended=late)
+
+    log = log_of(change=stall)
+    fit = fitted(log)
+    assert (
+        0
+        < fit.num_outliers
+        == sum(
+            event.record.index % 40 == 17 for event in log.events if isinstance(event, LaunchEvent)
+        )
+    )
+    check_launches(fit.costs, log, 1e-3)
+
+
+def test_launches_that_compiled_are_dropped_and_counted():
+    def compiled(event):
+        index = event.record.index
+        late = event.ended + 0.004 * (index in (3, 30))
+        return replace(event, ended=late, num_compilations=int(index >= 3) + int(index >= 30))
+
+    fit = fitted(log_of(change=compiled))
+    assert fit.num_compiling == 3  # those two, and the first launch, of which nobody knows
+    assert fit.num_outliers == 0
+
+
+def test_a_short_log_and_one_of_two_engines_are_refused():
+    log = log_of()
+    with pytest.raises(LoopedError, match="expected 50 samples or more, got"):
+        fitted(replace(log, events=log.events[:40]))
+    engine = log.events[0]
+    assert isinstance(engine, EngineEvent)
+    other = replace(engine, engine_index=1)
+    with pytest.raises(LoopedError, match="expected a log of one engine, got 2"):
+        fitted(replace(log, events=(*log.events, other)))
+
+
+def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
+    events = []
+    engine = logged_engine(tiny_folder, events.append)
+    for index in range(6):
+        prompt = list(range(3, 20 + 7 * index))
+        # Read after every loop, so that nearly every launch has an end of its own.
+        exits = ExitOptions(threshold=0.9, min_loops=1)
+        params = SamplingParams(max_tokens=20, ignore_eos=True, exit=exits)
+        engine.add_request(str(index), prompt, params)
+    drain_samples(engine)
+    fit = fitted(LaunchLog(Path("run.jsonl"), {"waits_for_device": False}, tuple(events)))
+    assert fit.costs.weight_floor > 0
+    assert fit.num_fitted + fit.num_held_out >= 50
+    assert set(fit.costs.overheads[LaunchKind.CODA]) <= {2, 4, 8}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 8))
+def test_least_squares_without_negative_numbers_is_optimal(seed, num_columns, num_more):
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((num_columns + num_more, num_columns))
+    target = rng.standard_normal(num_columns + num_more)
+    solution = non_negative_least_squares(matrix, target)
+    assert solution.min() >= 0
+    # Karush-Kuhn-Tucker: no column helps where it is 0, and none could where it is not.
+    gradient = matrix.T @ (target - matrix @ solution)
+    assert gradient.max() < 1e-7
+    assert np.abs(gradient[solution > 1e-12]).max(initial=0) < 1e-6
