@@ -69,7 +69,11 @@ def run(
         if taken:
             raise UsageError(f"{taken[0]} exists; choose another place")
         plots.mkdir(parents=True, exist_ok=True)
-    writer = None if launch_log is None else log_writer(launch_log, table, seed)
+    writer = (
+        None
+        if launch_log is None
+        else log_writer(launch_log, table, seed=seed, waits_for_device=launch_log_waits)
+    )
     try:
         with progress_bars() as bars:
             bar = bars.add_task("simulating", total=len(workload.requests))
