@@ -52,13 +52,14 @@ def run(
     """
     from looped.progress import progress_bars
     from looped.simulation.options import parse_policy
+    from looped.simulation.plans import plan_of
     from looped.simulation.report import costs_json, run_page
     from looped.simulation.runs import cost_table, log_writer, scheduler_config
     from looped.simulation.runs import simulate as simulate_run
     from looped.simulation.summary import Summary
 
     table = cost_table(costs)
-    workload = requests_of.plan(table.num_planes).workload(seed)
+    workload = plan_of(requests_of, table.num_planes).workload(seed)
     config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
     if plots is not None:
         from looped.plots.draw import log_pictures
@@ -68,7 +69,11 @@ def run(
         if taken:
             raise UsageError(f"{taken[0]} exists; choose another place")
         plots.mkdir(parents=True, exist_ok=True)
-    writer = None if launch_log is None else log_writer(launch_log, table, seed)
+    writer = (
+        None
+        if launch_log is None
+        else log_writer(launch_log, table, seed=seed, waits_for_device=launch_log_waits)
+    )
     try:
         with progress_bars() as bars:
             bar = bars.add_task("simulating", total=len(workload.requests))
@@ -93,7 +98,7 @@ def run(
         "policy": policy,
         "seed": seed,
         "costs": table.name,
-        **requests_of.plan(table.num_planes).to_json(),
+        **plan_of(requests_of, table.num_planes).to_json(),
     }
     values = description | {"costs": costs_json(table), "numbers": dict(numbers)}
     print_result(values, run_page(description, table, {policy: numbers}), as_json=as_json)

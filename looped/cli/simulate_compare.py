@@ -37,6 +37,7 @@ def compare(
     from looped.bench.results_folder import check_folders, make_folder, write_results
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.paired import paired_numbers
+    from looped.simulation.plans import plan_of
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.tables import write_table
@@ -45,7 +46,7 @@ def compare(
     if len(set(policy)) < len(policy):
         raise UsageError(f"expected policies that differ, got {', '.join(policy)}")
     table = cost_table(costs)
-    plan = requests_of.plan(table.num_planes)
+    plan = plan_of(requests_of, table.num_planes)
     grid = Grid(plan, table, range(seeds))
     points = [Point(name, scheduler.values()) for name in policy]
     runs = dict(zip(policy, run_grid(grid, points, num_processes=processes), strict=True))

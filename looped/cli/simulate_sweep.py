@@ -69,6 +69,7 @@ def sweep(
     from looped.bench.results_folder import check_folders, make_folder, write_results
     from looped.simulation.capacity import Objective, capacities
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.plans import plan_of
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
     from looped.simulation.tables import check_format, write_table
@@ -92,7 +93,7 @@ def sweep(
         rate=(rate or [start_rate])[0] if not concurrency else None,
         concurrency=concurrency[0] if concurrency else None,
     )
-    plan = load.plan(table.num_planes)
+    plan = plan_of(load, table.num_planes)
     grid = Grid(plan, table, range(seeds))
     chunks: list[int | None] = list(prefill_chunk_size) if prefill_chunk_size else [None]
     sizes = [

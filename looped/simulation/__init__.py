@@ -1,7 +1,8 @@
 """Scheduling without a model: simulated runs that look like the engine's, and replays of its logs.
 
     depths, gate_depths    how many loops tokens run: made up, recorded, or from recorded gates
-    workload, options      which requests come and when; what a user says of it
+    workload               which requests come and when
+    options, plans         what a user says of that, and what it means
     runs                   one workload, one scheduler, one cost table: a timeline
     recording              simulated launches as the events of a launch log
     summary                what a run says, of an engine or simulated

@@ -1,18 +1,14 @@
-"""What users say of a simulation, as fields that every command has options for."""
+"""What users say of a simulation, as fields that every command has options for.
+
+Commands are made of these when they are imported, so nothing heavy is imported here; `plans` reads
+the files that they name.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from looped.errors import UsageError
-from looped.exit_trace import read_exit_traces
-from looped.launch_log import read_launch_log
-from looped.sched import ExitMode, ExitOptions, RequestError, resolve_exit
-from looped.timeline import Timeline
-
-from .gate_depths import depths_of_request
-from .runs import WorkloadPlan
-from .workload import Lengths, WorkloadRequest, read_workload, workload_of_log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,74 +48,6 @@ class WorkloadOptions:
     """Of --exit-gates."""
     min_loops: int | None = None
     """Fewest loops, of --exit-gates. None: 2."""
-
-    def plan(self, num_planes: int) -> WorkloadPlan:
-        """Reads what files there are.
-
-        Raises:
-            LoopedError: a file that cannot be read, or options that contradict each other.
-        """
-        modes = (ExitMode.TRACE, ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD)
-        if self.exit_mode not in modes:
-            raise UsageError(f"exit mode must be one of {', '.join(modes)}; got {self.exit_mode!r}")
-        plan = WorkloadPlan(
-            num_planes=num_planes,
-            exit_mode=ExitMode(self.exit_mode),
-            requests=self._requests(),
-            num_requests=self.requests,
-            prompt_tokens=Lengths.parse(self.prompt_tokens),
-            output_tokens=Lengths.parse(self.output_tokens),
-            exits=self.exits,
-            traces=self._traces(num_planes),
-            heterogeneity=self.heterogeneity,
-            autocorrelation=self.autocorrelation,
-            rate=self.rate,
-            burstiness=self.burstiness,
-            concurrency=self.concurrency,
-        )
-        plan.workload(seed=0)  # refuses contradictions before anything is run
-        return plan
-
-    def _requests(self) -> list[WorkloadRequest]:
-        if self.workload is not None and self.from_log is not None:
-            raise UsageError("--workload and --from-log both bring requests; give one")
-        if self.from_log is not None:
-            requests = workload_of_log(Timeline(read_launch_log(self.from_log).events))
-            if not requests:
-                raise UsageError(f"{self.from_log} holds no request that brought a token")
-            return requests
-        return [] if self.workload is None else read_workload(self.workload)
-
-    def _traces(self, num_planes: int) -> list[tuple[int, ...]]:
-        if self.exit_trace is not None and self.exit_gates is not None:
-            raise UsageError("--exit-trace and --exit-gates both bring depths; give one")
-        if self.exit_trace is not None:
-            return read_exit_traces(self.exit_trace)
-        if self.exit_gates is None:
-            return []
-        from looped.gate_record import read_gate_record
-
-        record = read_gate_record(self.exit_gates)
-        if record.probabilities.shape[1] != num_planes:
-            raise UsageError(
-                f"{self.exit_gates} is of a model of {record.probabilities.shape[1]} loops, the "
-                f"cost table of one of {num_planes}"
-            )
-        try:
-            rule = resolve_exit(
-                ExitOptions(
-                    mode=ExitMode.OURO, threshold=self.exit_threshold, min_loops=self.min_loops
-                ),
-                ExitOptions(),
-                num_planes,
-            )
-        except RequestError as error:
-            raise UsageError(str(error)) from None
-        traces = (
-            depths_of_request(record.of_request(index), rule, num_planes)
-            for index in range(len(record.offsets) - 1)
-        )
-        return [trace for trace in traces if trace]
 
 
 @dataclass(frozen=True, kw_only=True)

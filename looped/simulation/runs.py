@@ -11,7 +11,7 @@ from typing import Any
 
 from looped.errors import UsageError
 from looped.launch_events import LogEvent
-from looped.launch_log import LaunchLogWriter
+from looped.launch_log import WAITS, LaunchLogWriter
 from looped.sched import (
     ConfigError,
     CostModel,
@@ -200,8 +200,16 @@ def simulate(
     return Timeline(events)
 
 
-def log_writer(path: Path, costs: CostModel, seed: int) -> LaunchLogWriter:
+def log_writer(
+    path: Path, costs: CostModel, *, seed: int, waits_for_device: bool = False
+) -> LaunchLogWriter:
     """A launch log for a simulated run, which says that it is one."""
     kind = f"simulated, {ESTIMATE}" if costs.is_estimate else "simulated"
-    meta = {"kind": kind, "cost_table": costs.name, "source": costs.source, "seed": seed}
+    meta: dict[str, Any] = {
+        "kind": kind,
+        "cost_table": costs.name,
+        "source": costs.source,
+        "seed": seed,
+    }
+    meta[WAITS] = waits_for_device
     return LaunchLogWriter(path, meta)

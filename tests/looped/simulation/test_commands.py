@@ -146,6 +146,16 @@ def test_a_table_has_the_form_of_one(log, tmp_path):
     assert (done.returncode, "must end in .json" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("waits", [(), ("--launch-log-waits",)])
+def test_a_fit_of_a_simulated_log_finds_its_costs(table, tmp_path, waits):
+    log, out = tmp_path / "run.jsonl", tmp_path / "again.json"
+    load = ("--requests", 40, "--prompt-tokens", "5:90", "--rate", 20, "--exit-mode", "ouro")
+    looped("simulate", "run", "--costs", table, *load, "--launch-log", log, *waits)
+    values = json.loads(looped("simulate", "fit", log, "--out", out, "--json").stdout)
+    assert values["mape"] < 0.02
+    assert read_cost_table(out).weight_floor == pytest.approx(COSTS.weight_floor, rel=0.05)
+
+
 def test_a_replay_says_how_far_it_came(log):
     assert "launches the same" in looped("simulate", "replay", log).stdout
 
