@@ -17,18 +17,12 @@ endif
 
 .PHONY: demo train-demo test aot gpu-check check format lint types package clean
 
-# On a terminal the text streams; the talk around it goes to stderr.
+# The demo model solves a problem of each difficulty, with the loops of every token under it.
 demo: $(READY)
-	@$(BIN)/looped --quiet convert tests/fixtures/ouro-tiny $(VENV)/demo-model --overwrite
-	@echo "demo: a tiny model with RANDOM weights, until a trained one ships: expect noise."
-	@echo "demo: what it shows is that every step works; make test holds it to a reference."
-	@echo "prompt: the quick brown fox"
-	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model "the quick brown fox" --max-tokens 32
-	@$(BIN)/looped --quiet generate --model $(VENV)/demo-model --prompt-ids 311 --max-tokens 12 \
-		--exit-threshold 0.3 --min-loops 1 --json
+	@$(BIN)/python -P examples/loops_per_token.py
 
 # The model that ships, anew: three stages, the evaluation, the card. It goes on after a kill; about
-# an hour and a half on two cores. ARGS are those of the script: make train-demo ARGS="--overwrite"
+# an hour on two cores. ARGS are those of the script: make train-demo ARGS="--overwrite"
 train-demo: $(READY)
 	$(BIN)/python -P experiments/train_demo.py --runs runs/demo $(ARGS)
 

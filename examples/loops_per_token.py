@@ -3,7 +3,7 @@
     python examples/loops_per_token.py [MODEL] [THRESHOLD]
 
 Without MODEL it is the one that is installed with looped. The first token comes out of the prompt,
-which runs every loop; a later one leaves once its exit probability reaches THRESHOLD, 0.5 unless
+which runs every loop; a later one leaves once its exit probability reaches THRESHOLD, 0.98 unless
 given.
 """
 
@@ -30,9 +30,10 @@ def two_lines(tokens, depths):
     return f"  {above}\n  {below}"
 
 
-def main(model=None, threshold="0.5"):
+def main(model=None, threshold="0.98"):
     llm = LLM(model or str(shipped_model()), config=ENGINE)
-    answered = answers(llm, held_out(NUM_PROBLEMS), ExitOptions(threshold=float(threshold)))
+    exits = ExitOptions(threshold=float(threshold), min_loops=1)
+    answered = answers(llm, held_out(NUM_PROBLEMS), exits)
     for answer in answered:
         done = answer.completion
         print(answer.problem.question)

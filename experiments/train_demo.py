@@ -40,6 +40,10 @@ A looped language model of {parameters:,} parameters in Ouro's architecture: {la
 show and to test an inference engine, and of no other use.
 
     looped generate "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
+    looped generate "What is 4 + 3 * 2?" --exit-threshold {threshold:g} --min-loops {min_loops}
+
+Threshold {threshold:g} with at least {min_loops} loop(s) is the one to use. What it saves
+stands below, under "Adaptive exits".
 
 ## Data
 
@@ -145,6 +149,7 @@ def model_card(config, runs, result, commands):
     full = values["depths"][-1]
     shares = {steps: part["share"] for steps, part in full["accuracy_by_difficulty"].items()}
     hardest = min(shares, key=shares.get)
+    recommended = values["thresholds"][0]["threshold"]
     updates = [_lines(runs / stage / "metrics.jsonl") for stage in commands]
     pretraining = json.loads((runs / "pretrain" / "run.json").read_text())
     return CARD.format(
@@ -161,6 +166,8 @@ def model_card(config, runs, result, commands):
         problems=values["num_problems"],
         wrong=values["num_problems"] - full["accuracy"]["num_right"],
         hardest=hardest,
+        threshold=recommended,
+        min_loops=values["min_loops"],
         hardest_share=100 * shares[hardest],
     )
 

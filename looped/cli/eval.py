@@ -39,15 +39,13 @@ def demo(
             min=0,
             max=1,
             help="Threshold of adaptive exits; repeatable. Policies are compared at the first, "
-            "too.  [0.5 0.7 0.9]",
+            "too.  [0.98 0.95 0.9]",
         ),
     ] = None,
     exit_mode: Annotated[
         ExitMode | None, typer.Option(help="How a token is found ready to leave; by default ouro.")
     ] = None,
-    min_loops: Annotated[
-        int | None, typer.Option(min=1, help="Fewest loops of a decode token.  [2]")
-    ] = None,
+    min_loops: Annotated[int, typer.Option(min=1, help="Fewest loops of a decode token.")] = 1,
     dtype: Annotated[
         Dtype, typer.Option(help="Type to run in; in float32 all policies have to agree.")
     ] = Dtype.float32,

@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 POLICIES = ("mixed", "separate", "atomic")
-THRESHOLDS = (0.5, 0.7, 0.9)
+THRESHOLDS = (0.98, 0.95, 0.9)
+"""The first is what the demo model's card and examples recommend."""
+MIN_LOOPS = 1
+"""Its gate has learnt when one loop is enough."""
 LONGEST_PROMPT = 112
 """Tokens of a problem at most, in the demo's tokenizer."""
 # Few rungs to compile, and no prefix cache: every run is to process its prompts itself.
@@ -112,7 +115,7 @@ def evaluate_demo(
     *,
     thresholds: Sequence[float] = THRESHOLDS,
     exit_mode: ExitMode | None = None,
-    min_loops: int | None = None,
+    min_loops: int | None = MIN_LOOPS,
     dtype: str | None = "float32",
     config: EngineConfig = ENGINE,
     description: Mapping[str, Any] | None = None,

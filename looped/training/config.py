@@ -130,9 +130,9 @@ class FrozenBackboneConfig(TrainingConfig):
 class GateConfig(FrozenBackboneConfig):
     """Second stage: the exit gate."""
 
-    slope: float = 50.0
+    slope: float = 1000.0
     """How sharply the target turns from leaving to going on, per nat of what later loops gain."""
-    margin: float = 0.1
+    margin: float = 0.003
     """Nats to be gained at which it is even odds."""
 
 

@@ -1,6 +1,7 @@
 """The example that `make demo` runs."""
 
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from demo_models import make_demo_model
 from looped.demo.problems import held_out
 from looped.evaluation.demo import ENGINE
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "loops_per_token.py"
+ROOT = Path(__file__).parents[3]
+EXAMPLE, README = ROOT / "examples" / "loops_per_token.py", ROOT / "README.md"
 
 
 def load_example():
@@ -39,3 +41,16 @@ def test_the_whole_example_shows_problems_tokens_and_loops(tmp_path, capsys, mon
         assert f"{problem.question}\n" in shown
     assert shown.count("wrong: it is") + shown.count("  right\n") == example.NUM_PROBLEMS
     assert " of 2 loops a token, first tokens left out\n" in shown
+
+
+def test_the_readme_shows_what_the_example_prints(capsys):
+    """Questions, tokens and verdicts; the loops under them may differ by one on another machine."""
+    load_example().main()
+    (shown,) = re.findall(r"```\n(Ada has .*?)```", README.read_text(), flags=re.DOTALL)
+    assert without_loops(shown) == without_loops(capsys.readouterr().out)
+
+
+def without_loops(text):
+    return [
+        line for line in text.splitlines() if not re.fullmatch(r"[\d ]+|.* loops a token, .*", line)
+    ]

@@ -1,17 +1,22 @@
 """The installed demo model is what commands use where no other is named."""
 
+from dataclasses import replace
+
 import pytest
-from checkpoints import read_checkpoint
 from command_line import looped
 from engines import SMALL
+from safetensors.numpy import load_file
 
 from looped.cli.options import chosen_model
 from looped.demo import shipped
-from looped.demo.answers import answers
+from looped.demo.answers import MAX_TOKENS, answers
 from looped.demo.problems import held_out
 from looped.errors import LoopedError
-from looped.evaluation.demo import ENGINE
+from looped.evaluation.demo import ENGINE, MIN_LOOPS, POLICIES, THRESHOLDS, summarise
+from looped.evaluation.loop_use import FULL_DEPTH
 from looped.llm import LLM
+from looped.sampling_params import SamplingParams
+from looped.sched import ExitOptions
 
 
 @pytest.fixture
@@ -68,24 +73,50 @@ def test_a_server_calls_it_by_a_name_of_its_own(installed, monkeypatch, argument
 
 @pytest.fixture(scope="module")
 def trained():
-    """The model that ships, where it is there already."""
-    try:
-        return shipped.shipped_model()
-    except LoopedError:
-        pytest.skip("looped/demo/model is absent: no trained model ships yet")
+    return shipped.shipped_model()
+
+
+@pytest.fixture(scope="module")
+def llm(trained):
+    return LLM(str(trained), dtype="float32", config=replace(ENGINE, min_loops=MIN_LOOPS))
 
 
 def test_the_model_that_ships_is_small_and_has_its_card(trained):
-    tensors = read_checkpoint(trained)
+    tensors = load_file(trained / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) <= 3_000_000
     assert {str(tensor.dtype) for tensor in tensors.values()} == {"bfloat16"}
     assert sum(file.stat().st_size for file in trained.iterdir()) <= 8_000_000
     card = (trained / "README.md").read_text()
     for heading in ("Data", "Recipe", "Accuracy by depth", "Limits"):
         assert f"## {heading}\n" in card
+    assert f"--exit-threshold {THRESHOLDS[0]:g} --min-loops {MIN_LOOPS}\n" in card
 
 
-def test_the_model_that_ships_answers_held_out_problems(trained):
-    llm = LLM(str(trained), dtype="float32", config=ENGINE)
-    given = answers(llm, held_out(20))
-    assert sum(answer.is_right for answer in given) >= 15
+def test_the_model_that_ships_answers_held_out_problems_and_exits_keep_that(llm):
+    """Of 1,000 problems it has 95.5 % right, and 95.2 % at 2.33 mean loops."""
+    problems = held_out(40)
+    full = summarise(answers(llm, problems), 4, FULL_DEPTH)
+    exits = ExitOptions(threshold=THRESHOLDS[0])
+    adaptive = summarise(answers(llm, problems, exits), 4, THRESHOLDS[0])
+    assert full.accuracy.num_right >= 36
+    assert adaptive.accuracy.num_right >= full.accuracy.num_right - 2
+    assert adaptive.loops.mean < 0.75 * full.loops.mean
+    assert adaptive.loops_by_difficulty[1].mean < adaptive.loops_by_difficulty[4].mean
+
+
+def test_its_answers_are_the_same_under_every_policy(llm):
+    exits = ExitOptions(threshold=THRESHOLDS[0])
+    runs = [
+        [
+            (answer.completion.token_ids, answer.completion.exit_depths)
+            for answer in answers(llm.with_options(policy=policy), held_out(24), exits)
+        ]
+        for policy in POLICIES
+    ]
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_it_answers_chats_too(llm):
+    question = "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
+    (done,) = llm.generate([llm.encode_chat(question)], SamplingParams(max_tokens=MAX_TOKENS))
+    assert done.text.strip() == "So 5 + 3 = 8; answer 8"

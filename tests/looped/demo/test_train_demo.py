@@ -44,6 +44,7 @@ def test_the_card_has_the_numbers_that_were_measured(script, tmp_path):
         "accuracy_by_difficulty": {"1": {"share": 0.99}, "4": {"share": 0.701}},
     }
     values = {"num_problems": 1000, "command": "looped eval demo --full", "depths": [depth]}
+    values |= {"thresholds": [{"threshold": 0.9}, {"threshold": 0.8}], "min_loops": 1}
     (tmp_path / "result.json").write_text(json.dumps(values))
     page = "# Held-out\n\n## Policies\n\nall\n\n## Accuracy by depth\n\n| table |\n"
     (tmp_path / "result.md").write_text(page)
@@ -60,6 +61,7 @@ def test_the_card_has_the_numbers_that_were_measured(script, tmp_path):
         "130 of 1000 held-out problems wrong",
         "4 steps: 70.1 % right",
         "`looped eval demo --full`",
+        "--exit-threshold 0.9 --min-loops 1\n",
     ):
         assert part in card
     assert "# Held-out" not in card
