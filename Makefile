@@ -21,8 +21,8 @@ endif
 demo: $(READY)
 	@$(BIN)/python -P examples/loops_per_token.py
 
-# The model that ships, anew: three stages, the evaluation, the card. It goes on after a kill; about
-# an hour on two cores. ARGS are those of the script: make train-demo ARGS="--overwrite"
+# The demo model anew, in runs/demo/model: three stages, the evaluation, the card. It goes on after a
+# kill; about an hour on two cores. ARGS are those of the script.
 train-demo: $(READY)
 	$(BIN)/python -P experiments/train_demo.py --runs runs/demo $(ARGS)
 

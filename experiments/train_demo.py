@@ -2,15 +2,19 @@
 
 Method: the three stages of `looped train` with their defaults (docs/training.md), one after the
 other, then `looped eval demo --full` of what came out: 1,000 held-out problems under every policy,
-depth and threshold. The model goes to looped/demo/model, with a card (README.md) whose numbers are
-the evaluation's. Each stage is run with --resume: after a kill the same command goes on where it
-was, a finished stage takes seconds, and one that was begun with other options or inputs is refused.
+depth and threshold. The model goes to RUNS/model, with a card (README.md) whose numbers are the
+evaluation's. Each stage is run with --resume: after a kill the same command goes on where it was, a
+finished stage takes seconds, and one that was begun with other options or inputs is refused.
 
     python experiments/train_demo.py --runs runs/demo
 
+The model that is installed with looped is made with --model looped/demo/model --overwrite.
+
 ARGUMENTS are split as a shell would: --pretrain "--steps 6000 --seed 1".
 
-Result: the card of the model, beside it.
+Result: the card of the model that is installed, looped/demo/model/README.md (2026-11-30, two shared
+cores of an AMD EPYC, no GPU): 8.9, 86.3, 95.0 and 95.5 % right at P = 1 to 4, and 95.2 % at 2.33
+mean loops with threshold 0.98.
 """
 
 import argparse
@@ -23,13 +27,15 @@ import sys
 from pathlib import Path
 
 from looped.convert.staging import check_destination, staged_folder
+from looped.demo.expressions import LARGEST
+from looped.demo.problems import FULL_COUNT, ITEMS, NAMES, held_out
 from looped.errors import LoopedError
+from looped.evaluation.demo import MIN_LOOPS, THRESHOLDS
 from looped.loading import load_folder
-from looped.training.digests import model_digests
+from looped.training.digests import model_digests, text_digest
 
 logger = logging.getLogger("train_demo")
 
-MODEL = Path(__file__).resolve().parents[1] / "looped" / "demo" / "model"
 STAGES = ("pretrain", "gate", "lookahead")
 MAX_PARAMETERS, MAX_BYTES = 3_000_000, 8_000_000
 
@@ -48,9 +54,22 @@ stands below, under "Adaptive exits".
 ## Data
 
 Problems of one to four steps with numbers from 0 to 99, made by `looped.demo.problems` as training
-needs them: stories, comparisons, expressions, a quarter of them as chats. No other text. One chain
-of steps in eight is held out, in every wording and with the operands of + and * in either order.
-Single steps are not: those of a held-out problem occur inside longer training problems.
+needs them: stories, comparisons, expressions, a quarter of them as chats of one question. No other
+text. One chain of steps in eight is held out, in every wording and with the operands of + and * in
+either order. Single steps are not: those of a held-out problem occur inside longer training
+problems.
+
+It knows these forms, letter for letter, with one space between words and around signs:
+
+    What is (4 + 3) * 2?
+    Work out 14 * 2 - 7.
+    Ada has 5 pens. Ada finds 3 more. Ada gives away 2. How many pens does Ada have now?
+    Ben has 12 coins. Ada has 3 times as many coins as Ben. Eve has 3 fewer coins than Ada. How many
+    coins does Eve have?
+
+with the names {names}, and {items}. Things are bought, found and got; given
+away, lost and sold; or end up as so many times as many. There is +, - and *, and no number above
+{largest} or below 0, on the way either.
 
 ## Recipe
 
@@ -64,8 +83,8 @@ All of it, with this card: `{command}`.
 {report}
 ## Limits
 
-* It knows the words and forms of its problems, and numbers from 0 to 99; anything else it answers
-  with nonsense.
+* Whatever else it is asked, it answers in the same form, wrongly: other names and things, "3+4"
+  without spaces, a space at the end, larger numbers, division, a second question in one chat.
 * At full depth it gets {wrong} of {problems} held-out problems wrong. The worst difficulty is
   {hardest} steps: {hardest_share:.1f} % right.
 * It has seen sequences of at most {sequence_length} tokens.
@@ -76,19 +95,20 @@ def main():
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, required=True, help="folder of the three runs")
-    parser.add_argument("--model", type=Path, default=MODEL, help="where the model goes")
+    parser.add_argument("--model", type=Path, help="where the model goes; RUNS/model unless given")
     parser.add_argument("--overwrite", action="store_true", help="replace that model")
     for name in (*STAGES, "eval"):
         parser.add_argument(f"--{name}", default="", metavar="ARGUMENTS", help="more options of it")
     given = parser.parse_args()
+    model = given.model or given.runs / "model"
     options = {
         name: shlex.split(getattr(given, name)) for name in ("pretrain", "gate", "lookahead")
     }
     try:
-        check_destination(given.model, source=None, overwrite=given.overwrite)
+        check_destination(model, source=None, overwrite=given.overwrite)
         commands = train(given.runs, options)
         result = evaluate(given.runs, shlex.split(given.eval))
-        ship(given.runs, result, given.model, commands, overwrite=given.overwrite)
+        ship(given.runs, result, model, commands, overwrite=given.overwrite)
     except LoopedError as error:
         sys.exit(f"train_demo: {error}")
 
@@ -116,12 +136,18 @@ def train(runs, options):
 def evaluate(runs, options):
     """Evaluates the last stage's model, unless that was done; returns the folder of the report."""
     model = runs / "lookahead" / "model"
-    name = "_".join([model_digests(model)["weights_sha256"][:12], *options]).replace("/", "-")
+    digests = [model_digests(model)["weights_sha256"][:12], _questions_digest()]
+    name = "_".join([*digests, *options]).replace("/", "-")
     out = runs / f"evaluation-{name}"
     if not out.exists():
         size = [] if "--n" in options else ["--full"]
         _looped("eval", "demo", "--model", str(model), *size, *options, "--out", str(out))
     return out
+
+
+def _questions_digest():
+    """Of what an evaluation asks by default: other problems or exits are another evaluation."""
+    return text_digest(repr((held_out(FULL_COUNT), THRESHOLDS, MIN_LOOPS)))[:8]
 
 
 def ship(runs, result, destination, commands, *, overwrite):
@@ -159,6 +185,9 @@ def model_card(config, runs, result, commands):
         seed=pretraining["seed"],
         sequence_length=pretraining["sequence_length"],
         minutes=sum(line["seconds"] for lines in updates for line in lines) / 60,
+        names=", ".join(NAMES),
+        items=", ".join(ITEMS),
+        largest=LARGEST,
         updates=" + ".join(str(len(lines)) for lines in updates),
         commands="\n".join(f"    {shlex.join(['looped', *part])}" for part in commands.values()),
         command=shlex.join(["python", "experiments/train_demo.py", *sys.argv[1:]]),
@@ -173,7 +202,12 @@ def model_card(config, runs, result, commands):
 
 
 def _facts(values):
-    return f"Measured on {values['num_problems']} held-out problems by `{values['command']}`.\n"
+    device = f"{values['processor']}, {values['num_cores']} cores, {', '.join(values['devices'])}"
+    versions = f"Python {values['python']}, JAX {values['jax']}, looped {values['looped']}"
+    return (
+        f"Measured on {values['num_problems']} held-out problems in {values['dtype']} by "
+        f"`{values['command']}`; {values['date'][:10]}, {device}; {versions}.\n"
+    )
 
 
 def _lines(file):

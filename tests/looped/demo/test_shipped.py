@@ -1,6 +1,8 @@
 """The installed demo model is what commands use where no other is named."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from command_line import looped
@@ -17,6 +19,8 @@ from looped.evaluation.loop_use import FULL_DEPTH
 from looped.llm import LLM
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -120,3 +124,15 @@ def test_it_answers_chats_too(llm):
     question = "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
     (done,) = llm.generate([llm.encode_chat(question)], SamplingParams(max_tokens=MAX_TOKENS))
     assert done.text.strip() == "So 5 + 3 = 8; answer 8"
+
+
+def test_the_figures_of_the_pages_are_those_of_the_card(trained):
+    card = (trained / "README.md").read_text()
+    depths = re.findall(r"^\| [1-4] \| \d+ of 1000 \| ([\d.]+) %", card, flags=re.MULTILINE)
+    row = rf"\| threshold {THRESHOLDS[0]:g} \| ([\d.]+) % \| ([\d.]+) \| ([\d.]+) %"
+    accuracy, loops, _ = re.findall(row, card)[0]
+    readme, training = ((ROOT / page).read_text() for page in ("README.md", "docs/training.md"))
+    for name, share in zip(("one loop", "two", "three", "four, every loop"), depths, strict=True):
+        assert f"| {'loaded with' if name == 'one loop' else 'with'} {name} | {share} % |" in readme
+    assert f"{THRESHOLDS[0]:g} --min-loops {MIN_LOOPS}` | {accuracy} % | {loops} |" in readme
+    assert "{}, {}, {} and\n{} % right".format(*depths) in training

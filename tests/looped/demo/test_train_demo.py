@@ -44,7 +44,13 @@ def test_the_card_has_the_numbers_that_were_measured(script, tmp_path):
         "accuracy_by_difficulty": {"1": {"share": 0.99}, "4": {"share": 0.701}},
     }
     values = {"num_problems": 1000, "command": "looped eval demo --full", "depths": [depth]}
-    values |= {"thresholds": [{"threshold": 0.9}, {"threshold": 0.8}], "min_loops": 1}
+    machine = {"processor": "EPYC", "num_cores": 2, "devices": ["cpu: cpu"], "dtype": "float32"}
+    versions = {"python": "3.11.7", "jax": "0.10.2", "looped": "0.1.0", "date": "2026-11-30T08:56"}
+    values |= (
+        machine
+        | versions
+        | {"thresholds": [{"threshold": 0.9}, {"threshold": 0.8}], "min_loops": 1}
+    )
     (tmp_path / "result.json").write_text(json.dumps(values))
     page = "# Held-out\n\n## Policies\n\nall\n\n## Accuracy by depth\n\n| table |\n"
     (tmp_path / "result.md").write_text(page)
@@ -60,7 +66,8 @@ def test_the_card_has_the_numbers_that_were_measured(script, tmp_path):
         "    looped train gate --task demo\n",
         "130 of 1000 held-out problems wrong",
         "4 steps: 70.1 % right",
-        "`looped eval demo --full`",
+        "`looped eval demo --full`; 2026-11-30, EPYC, 2 cores, cpu: cpu; Python 3.11.7, JAX 0.10.2",
+        "Ada, Ben, Cleo",
         "--exit-threshold 0.9 --min-loops 1\n",
     ):
         assert part in card
