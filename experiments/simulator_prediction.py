@@ -3,8 +3,9 @@
 Question: with a cost table fitted to the launch log of one run, how far off are the simulated
 makespan, median time to first token and median gap between tokens of runs that differ in policy,
 load and lengths?
-Method: one engine process, executables shared. A run under policy `mixed` with mixed lengths is
-logged with a wait for every launch and fitted (`fit_costs`). Then every case below is played three
+Method: one engine process, executables shared. A run under policy `mixed` with mixed lengths, in
+bursts so that the house is now full and now nearly empty, is logged with a wait for every launch
+and fitted (`fit_costs`). Then every case below is played three
 times in real time, without waits, and simulated once with the same arrivals, on the engine's own
 scheduler configuration, with the loops that the tokens of the first of the three had. Errors are
 against the median of the three; p99 of the gaps is shown beside their spread. Times to first token
@@ -24,7 +25,7 @@ import logging
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -66,7 +67,10 @@ class Case:
     seed: int = 0
 
 
-FIT = Case("fit", "mixed", "8:300", "4:60", 200, 0, concurrency=16, seed=100)
+FIT = Case("fit", "mixed", "8:300", "4:60", 200, 0.5, seed=100)
+FULL_HOUSE = Case("full house", "mixed", "8:300", "4:60", 100, 0, concurrency=16, seed=101)
+BURSTINESS = 2.0
+"""Coefficient of variation of the gaps between the fit run's arrivals."""
 CASES = (
     Case("mixed, 60 % load", "mixed", "64:256", "40:60", 60, 0.6, seed=1),
     Case("mixed, 90 % load, long prompts", "mixed", "300:440", "30:40", 60, 0.9, seed=2),
@@ -110,15 +114,18 @@ def plan_of(case: Case, loaded: LoadedModel, rate: float | None) -> WorkloadPlan
 
 
 def fit_on(engines: Engines, loaded: LoadedModel, exits: ExitOptions | None, source: str) -> Fit:
-    """A cost table from one run, which is played twice: the first time warms the caches up."""
-    workload = plan_of(FIT, loaded, None).workload(FIT.seed)
-    for _ in range(2):
-        played = play(
-            lambda observer: engines.build(FIT.policy, observer),
-            workload,
-            exits=exits,
-            waits_for_device=True,
-        )
+    """A cost table from one run; a full house before it warms up, and says what a load is."""
+    full = plan_of(FULL_HOUSE, loaded, None).workload(FULL_HOUSE.seed)
+    warm = play(lambda observer: engines.build(FIT.policy, observer), full, exits=exits)
+    rate = Summary.of(warm.timeline, warm.arrivals).numbers["requests_per_second"]
+    assert rate is not None
+    plan = replace(plan_of(FIT, loaded, rate), burstiness=BURSTINESS)
+    played = play(
+        lambda observer: engines.build(FIT.policy, observer),
+        plan.workload(FIT.seed),
+        exits=exits,
+        waits_for_device=True,
+    )
     log = LaunchLog(Path("fit"), {"waits_for_device": True}, played.events)
     return fit_costs(log, name="demo-cpu", source=source)
 

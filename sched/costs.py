@@ -4,7 +4,7 @@
     pass   = max(weight_floor, bucket * row_seconds)
              + decode_keys * decode_key_seconds + prompt_keys * prompt_key_seconds
     launch = overhead[kind][bucket] + max(head_floor, bucket * head_row_seconds)     LM head
-    host   = host_launch_seconds + num_items * host_item_seconds
+    host   = host_launch_seconds + num_items * host_item_seconds + bucket * host_row_seconds
 
 A device computes the rows of the bucket, padding included, and reads the weights once a pass
 however few rows there are: that is the floor. Overheads are what is left of each bucket that was
@@ -64,6 +64,8 @@ class CostModel:
     """Of the host around a launch: to schedule, pack and apply it."""
     host_item_seconds: float = 0.0
     """The same, for each item of the launch."""
+    host_row_seconds: float = 0.0
+    """The same, for each row of the bucket: larger launches leave colder caches, on a CPU."""
     is_estimate: bool = False
     """Whether the numbers were computed and never measured; said with every result."""
     _known: dict[tuple[LaunchKind, int], float] = field(
@@ -95,9 +97,13 @@ class CostModel:
         rows = max(self.weight_floor, work.bucket * self.row_seconds)
         return seconds + work.num_passes * (rows + keys)
 
-    def host_seconds(self, num_items: int) -> float:
+    def host_seconds(self, num_items: int, bucket: int) -> float:
         """Return how long the host is busy around a launch of so many items."""
-        return self.host_launch_seconds + num_items * self.host_item_seconds
+        return (
+            self.host_launch_seconds
+            + num_items * self.host_item_seconds
+            + bucket * self.host_row_seconds
+        )
 
     def overhead(self, kind: LaunchKind, bucket: int) -> float:
         """Return the overhead of a kind at a bucket, whether the table names it or not."""
@@ -118,7 +124,8 @@ class CostModel:
         if (schema := given.pop("schema", None)) != SCHEMA_VERSION:
             raise ConfigError(f"cost table: expected schema {SCHEMA_VERSION}, got {schema!r}")
         known = {one.name for one in fields(cls) if one.init}
-        needed = known - {"overheads", "host_launch_seconds", "host_item_seconds", "is_estimate"}
+        host = {"host_launch_seconds", "host_item_seconds", "host_row_seconds"}
+        needed = known - {"overheads", "is_estimate", *host}
         if (unknown := given.keys() - known) or needed - given.keys():
             raise ConfigError(
                 f"cost table: unknown names {sorted(unknown)}, missing ones "

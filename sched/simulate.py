@@ -77,7 +77,7 @@ class SimulatedExecutor:
 class SimulationCosts(LaunchCosts, Protocol):
     """Prices of a simulated step: `CostModel` has them."""
 
-    def host_seconds(self, num_items: int) -> float:
+    def host_seconds(self, num_items: int, bucket: int) -> float:
         """Return how long the host is busy around a launch of so many items."""
         ...
 
@@ -183,7 +183,7 @@ class Simulation:
             arrivals += self._take_arrivals()
         work = self._work(batch)
         scheduled = self.clock.now
-        called = scheduled + self._costs.host_seconds(len(batch.items))
+        called = scheduled + self._costs.host_seconds(len(batch.items), work.bucket)
         started = max(called, self._device_free)
         ended = self._device_free = started + self._costs.seconds(work)
         visible = ended if batch.is_read or self._waits_for_device else called

@@ -105,6 +105,7 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
         num_planes=engine.config["num_planes"],
         host_launch_seconds=host[0],
         host_item_seconds=host[1],
+        host_row_seconds=host[2],
     )
     tested = [one for i, one in enumerate(samples.used) if is_held_out[i] and is_kept[i]]
     measured = np.array([one.seconds for one in tested])
@@ -204,16 +205,15 @@ class _Table:
         return distances <= allowed
 
 
-def _fit_host(times: list[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds a launch and seconds an item, without the longest hundredth (a pause, a stall)."""
+def _fit_host(times: list[tuple[int, int, float]]) -> tuple[float, float, float]:
+    """Seconds a launch, an item and a row, without the longest hundredth (a pause, a stall)."""
     if not times:
-        return 0.0, 0.0
-    seconds = np.array([max(time, 0.0) for _, time in times])
-    items = np.array([float(count) for count, _ in times])
+        return 0.0, 0.0, 0.0
+    items, rows, seconds = np.maximum(np.array(times, float).T, 0.0)
     usual = seconds <= np.quantile(seconds, 0.99)
-    matrix = np.stack([np.ones_like(items), items], axis=1)[usual]
-    launch, item = non_negative_least_squares(matrix, seconds[usual])
-    return float(launch), float(item)
+    matrix = np.stack([np.ones_like(items), items, rows], axis=1)[usual]
+    launch, item, row = non_negative_least_squares(matrix, seconds[usual])
+    return float(launch), float(item), float(row)
 
 
 def non_negative_least_squares(matrix: Array, target: Array) -> Array:

@@ -140,6 +140,7 @@ def fit_page(fitted: Fit, out: Path) -> str:
         f"a key: {1e9 * costs.decode_key_seconds:.1f} ns (decode), "
         f"{1e9 * costs.prompt_key_seconds:.1f} ns (prompt)",
         f"host: {1e6 * costs.host_launch_seconds:.0f} us a launch, "
-        f"{1e6 * costs.host_item_seconds:.1f} us an item",
+        f"{1e6 * costs.host_item_seconds:.1f} us an item, "
+        f"{1e6 * costs.host_row_seconds:.2f} us a row",
     ]
     return "\n".join(lines) + "\n"

@@ -30,8 +30,8 @@ class Samples:
     used: list[Sample]
     num_compiling: int
     """Samples left out because a step was compiled in them, or just before."""
-    host: list[tuple[int, float]]
-    """Items of a launch, and seconds that the host needed around it."""
+    host: list[tuple[int, int, float]]
+    """Items and bucket of a launch, and seconds that the host needed around it."""
 
 
 def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Samples:
@@ -77,10 +77,11 @@ def work_of(record: LaunchRecord) -> LaunchWork:
     )
 
 
-def _host_times(launches: list[LaunchEvent]) -> Iterator[tuple[int, float]]:
+def _host_times(launches: list[LaunchEvent]) -> Iterator[tuple[int, int, float]]:
     """From the end of the device's work to the next call, where there was something to do."""
     for launch, after in pairwise(launches):
         queues = launch.queues
         is_busy = queues.waiting + queues.prefill + queues.recurrent + queues.coda > 0
         if is_busy and after.num_compilations == launch.num_compilations:
-            yield len(after.record.items), after.started - launch.ended
+            record = after.record
+            yield len(record.items), record.bucket, after.started - launch.ended

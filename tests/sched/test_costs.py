@@ -22,6 +22,7 @@ MODEL = CostModel(
     overheads={LaunchKind.RECURRENT: {2: 10.0, 4: 20.0, 16: 80.0}, LaunchKind.CODA: {2: 3.0}},
     host_launch_seconds=7.0,
     host_item_seconds=0.5,
+    host_row_seconds=0.25,
 )
 
 
@@ -61,8 +62,8 @@ def test_a_table_without_overheads_has_none() -> None:
     assert replace(MODEL, overheads={}).seconds(work()) == 8
 
 
-def test_the_host_is_busy_for_a_launch_and_for_each_of_its_items() -> None:
-    assert MODEL.host_seconds(6) == 10
+def test_the_host_is_busy_for_a_launch_its_items_and_its_rows() -> None:
+    assert MODEL.host_seconds(6, 8) == 12
 
 
 def test_json_brings_back_the_same_model(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ TRUTH = replace(
     },
     host_launch_seconds=3e-4,
     host_item_seconds=2e-5,
+    host_row_seconds=1e-6,
 )
 
 
@@ -73,6 +74,7 @@ def test_a_log_without_noise_is_met_exactly(policy):
     assert fit.num_held_out == pytest.approx((fit.num_fitted + fit.num_held_out) / 5, abs=1)
     assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
     assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
+    assert fit.costs.host_row_seconds == pytest.approx(1e-6, rel=0.01)
     assert fit.costs.decode_key_seconds == pytest.approx(2e-6, rel=0.01)
     assert fit.costs.num_planes == 4
 
