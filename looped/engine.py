@@ -194,32 +194,7 @@ class LLMEngine:
             UsageError: it could never run (too long, empty, ids outside the vocabulary, an id in
                 use, conflicting exit options); nothing has changed.
         """
-        if self.is_broken:
-            raise LoopedError("this engine has lost its device state; make another one")
-        if request_id in self._unfinished:
-            raise UsageError(
-                f"request {request_id!r}: expected an id of its own, got one of an unfinished "
-                "request"
-            )
-        policy = self.scheduler.policy
-        if params.prompt_logprobs_every_loop and policy.runs_all_depths:
-            raise UsageError(
-                f"request {request_id!r}: prompt_logprobs_every_loop needs launches of one depth, "
-                f"and policy {policy.name} runs every depth in one; choose another policy, or "
-                "leave it out to score the last loop"
-            )
-        requests = build_requests(
-            request_id,
-            prompt_token_ids,
-            params,
-            vocab_size=self.model_config.vocab_size,
-            num_planes=self.model_config.num_loops,
-            eos_token_ids=self._eos_token_ids,
-            exit_defaults=self._exit_defaults,
-            has_lookahead_gate=self._has_lookahead_gate,
-        )
-        if self._observer.records_gates:
-            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
+        requests = self._built(request_id, prompt_token_ids, params)
         try:
             for request in requests:  # all alike: what refuses one refuses the first
                 self.scheduler.add(request)
@@ -228,6 +203,20 @@ class LLMEngine:
         self._unfinished[request_id] = {request.sample_index: request for request in requests}
         for request in requests:
             self._observer.added(request, self.scheduler)
+
+    def check_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Refuses what `add_request` would, and changes nothing.
+
+        Raises:
+            UsageError: as `add_request` has it.
+        """
+        requests = self._built(request_id, prompt_token_ids, params)
+        try:
+            self.scheduler.check(requests[0])  # all alike
+        except RequestError as error:
+            raise UsageError(str(error)) from None
 
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
@@ -271,6 +260,38 @@ class LLMEngine:
         except BaseException as error:  # an interrupt, or a fault of ours
             self._reset(error)
             raise
+
+    def _built(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> list[Request]:
+        """The samples of a request; UsageError for what the engine's options refuse."""
+        if self.is_broken:
+            raise LoopedError("this engine has lost its device state; make another one")
+        if request_id in self._unfinished:
+            raise UsageError(
+                f"request {request_id!r}: expected an id of its own, got one of an unfinished "
+                "request"
+            )
+        policy = self.scheduler.policy
+        if params.prompt_logprobs_every_loop and policy.runs_all_depths:
+            raise UsageError(
+                f"request {request_id!r}: prompt_logprobs_every_loop needs launches of one depth, "
+                f"and policy {policy.name} runs every depth in one; choose another policy, or "
+                "leave it out to score the last loop"
+            )
+        requests = build_requests(
+            request_id,
+            prompt_token_ids,
+            params,
+            vocab_size=self.model_config.vocab_size,
+            num_planes=self.model_config.num_loops,
+            eos_token_ids=self._eos_token_ids,
+            exit_defaults=self._exit_defaults,
+            has_lookahead_gate=self._has_lookahead_gate,
+        )
+        if self._observer.records_gates:
+            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
+        return requests
 
     def _run(self, batch: Batch) -> StepOutput:
         self._observer.mark(Moment.PACKING)

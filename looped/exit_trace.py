@@ -24,6 +24,16 @@ logger = logging.getLogger(__name__)
 LIST_END = b"\n]\n"
 
 
+def check_exit_trace_file(path: Path | None) -> None:
+    """UsageError for a place that is taken or has no folder, before anything slow is done."""
+    if path is None:
+        return
+    if path.exists():
+        raise UsageError(f"{path} exists; choose another name for the exit trace")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: {path.parent} is not a folder")
+
+
 class ExitTraceWriter:
     """A list of lists in a new file, which is made with the first of them.
 
@@ -32,10 +42,7 @@ class ExitTraceWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.exists():
-            raise UsageError(f"{path} exists; choose another name for the exit trace")
-        if not path.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: {path.parent} is not a folder")
+        check_exit_trace_file(path)
         self._path = path
         self._file: BinaryIO | None = None
         self.failure: OSError | None = None

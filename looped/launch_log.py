@@ -45,8 +45,20 @@ LINES_KEPT = 256
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
+def check_launch_log_file(path: Path | None) -> None:
+    """UsageError for a place that is taken or has no folder, before anything slow is done."""
+    if path is None:
+        return
+    if path.exists():
+        raise UsageError(f"{path} exists; choose another name for the launch log")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: {path.parent} is not a folder")
+
+
 class LaunchLogWriter:
     """Writes events to a new file, which it makes with the first of them.
+
+    Without an event there is no file, so that what failed at its start can be run again.
 
     Args:
         path: must not exist.
@@ -57,10 +69,7 @@ class LaunchLogWriter:
     """
 
     def __init__(self, path: Path, meta: dict[str, Any] | None = None) -> None:
-        if path.exists():
-            raise UsageError(f"{path} exists; choose another name for the launch log")
-        if not path.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: {path.parent} is not a folder")
+        check_launch_log_file(path)
         self._path = path
         self._file: IO[str] | None = None
         self.failure: OSError | None = None
@@ -106,11 +115,14 @@ class LaunchLogWriter:
             self._fail(error)
 
     def close(self) -> None:
-        """Writes the rest; what comes afterwards is dropped."""
+        """Writes the rest; what comes afterwards is dropped. Says so if there is no file."""
         with self._lock:
             self._is_closed = True
-            if self.failure is None:
+            has_events = self._file is not None or len(self._lines) > 1
+            if self.failure is None and has_events:
                 self._flush()
+            elif self.failure is None:
+                logger.warning("no request came, so there is no launch log %s", self._path)
             if self._file is not None:
                 try:
                     self._file.close()
@@ -137,8 +149,9 @@ def recording(path: Path | None, *, waits_for_device: bool = False) -> Iterator[
 
 
 def write_launch_log(path: Path, events: Iterable[LogEvent], meta: dict[str, Any]) -> None:
-    """A whole log at once; OSError if it cannot be written."""
+    """A whole log at once, a header alone without events; OSError if it cannot be written."""
     writer = LaunchLogWriter(path, meta)
+    writer.flush()
     for event in events:
         writer.write(event)
     writer.close()

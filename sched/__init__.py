@@ -10,7 +10,7 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     door, admission                    who enters
     offer, view, policies              what could run, and who decides
     item_size, item_window             the prompt items that result
-    aging, batching, chooser           and the launch, with what was passed over too often
+    answers, aging, batching, chooser  and the launch, with what was passed over too often
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work, costs               row counts to compile ahead; what a launch has to do, in
                                        numbers and in seconds

@@ -10,8 +10,10 @@ that has been passed over
 times since it became ready is *overdue*, and the next launch that would pass it over takes it
 instead. The policy is still asked, and decides what kind of launch comes next; of its selection
 stays what fits behind the overdue items, in its order, within the budget and max_decode_rows.
-Overdue items go among themselves by how often they were passed over. So a ready item is in one of
-any 4 * P * max_num_seqs + max_num_seqs launches that could take it.
+Overdue items go among themselves by how often they were passed over. Under a mixing policy decode
+items go before prompt items here, too, overdue or not, so that an overdue prompt item displaces
+prompt items alone; the guard of `SchedulerConfig` leaves room for one of them beside a full house.
+So a ready item is in one of any 4 * P * max_num_seqs + max_num_seqs launches that could take it.
 
 A launch of several passes has one depth, that of the item that is overdue the longest; items of
 other depths wait for the next. If that item cannot run several passes, or they are not compiled
@@ -99,6 +101,8 @@ class Aging:
         items = first + [item for item in batch.items if id(item) not in taken]
         if batch.launch is LaunchKind.CODA:
             return Selection(tuple(items))
+        if self._policy.is_mixing:
+            items.sort(key=_is_prompt)  # stable: among decode items the overdue ones stay first
         return self._passes(items, batch.num_passes, view)
 
     def _look(
@@ -134,8 +138,7 @@ class Aging:
             if self._policy.runs_all_depths or view.shortcut_pays(num_rows):
                 return Selection(candidates, min(num_passes, view.num_planes - lead.depth))
         packed = list(_packed(items, view))
-        # A stable sort: decode items come first in a launch, overdue ones among them first.
-        packed.sort(key=lambda item: item.kind is ItemKind.PROMPT)
+        packed.sort(key=_is_prompt)
         return Selection(tuple(packed))
 
     def _could_take_decode(self, batch: Batch) -> bool:
@@ -158,6 +161,10 @@ def _packed(items: Iterable[ScheduledItem], view: View) -> Iterator[ScheduledIte
         if is_taken:
             num_rows -= item.count
             yield item
+
+
+def _is_prompt(item: ScheduledItem) -> bool:
+    return item.kind is ItemKind.PROMPT
 
 
 def _times_passed_over(found: tuple[int, ScheduledItem]) -> int:

@@ -5,6 +5,7 @@ Admission, the making of prompt items and what is overdue stand between its answ
 
 from .admission import AdmissionQueue
 from .aging import Aging
+from .answers import LAUNCH_STAGES, chosen, taken
 from .batching import build_batch
 from .config import SchedulerConfig
 from .errors import InterfaceError
@@ -16,9 +17,6 @@ from .policies import Policy
 from .request import Stage
 from .resources import Resources
 from .view import View
-
-LAUNCH_STAGES = (Stage.CODA, Stage.RECURRENT, Stage.PREFILL)
-"""Stages that can be launched from, in the order tried when a policy insists on a masked one."""
 
 
 class Chooser:
@@ -56,13 +54,13 @@ class Chooser:
         """
         masked: set[Stage] = set()
         while len(masked) < len(LAUNCH_STAGES):
-            stage, admits = self._policy.choose(self._view(offer, masked, now))
-            if stage not in LAUNCH_STAGES or stage in masked:
+            stage, admits = chosen(self._policy, self._view(offer, masked, now))
+            if stage in masked:
                 stage = next(other for other in LAUNCH_STAGES if other not in masked)
             if admits:
                 self._admit(offer, now)
             view = self._view(offer, masked, now)
-            selection = self._policy.take(view, stage)
+            selection = taken(self._policy, view, stage)
             if selection.candidates:
                 batch = build_batch(selection, view, self._policy)
                 return self._aged(batch, offer, now)

@@ -53,11 +53,11 @@ class Scheduler:
         """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def check(self, request: Request) -> None:
+        """Refuse what `add` would, and change nothing.
 
         Raises:
-            RequestError: it could never run; the queue is as it was.
+            RequestError: it could never run, or has the name of an unfinished request.
         """
         if _name(request) in self._unfinished:
             raise RequestError(
@@ -65,6 +65,14 @@ class Scheduler:
                 "unfinished request"
             )
         check_request(request, self.config, self.policy)
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: it could never run; the queue is as it was.
+        """
+        self.check(request)
         if self._has_prefix_caching:
             request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added

@@ -1,11 +1,13 @@
 """One point of a throughput sweep, complete: model, engine options, thresholds and requests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from looped.engine_config import EngineConfig
 from looped.errors import UsageError
-from looped.sched.policies import POLICIES
+from looped.sched import ConfigError, policy_named
+from looped.sched.policies import PolicyOptions
 
 from .closed_loop import ClosedLoop
 from .plan import EnginePoint, chunk_within
@@ -20,6 +22,8 @@ class ThroughputPoint(EnginePoint):
     """One point of a sweep, which all its thresholds and rounds share."""
 
     policy: str
+    policy_options: PolicyOptions = ()
+    """For a policy that takes some."""
     thresholds: tuple[float, ...]
     """What is compared, threshold 1 among it."""
     loop: ClosedLoop
@@ -58,10 +62,21 @@ class ThroughputPoint(EnginePoint):
         )
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        try:
+            policy_named(self.policy, self.policy_options)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
         for threshold in self.thresholds:
             self.loop.at(threshold)  # refuses what is none
+
+    def engine_config(self, policy: str) -> EngineConfig:
+        """Options of its engines; UsageError for what is none."""
+        return replace(super().engine_config(policy), policy_options=self.policy_options)
+
+    @property
+    def policy_label(self) -> str:
+        """The policy, and its options as they were typed."""
+        return " ".join([self.policy, *(f"{key}={value}" for key, value in self.policy_options)])
 
     @property
     def name(self) -> str:

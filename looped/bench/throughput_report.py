@@ -35,10 +35,10 @@ def _section(result: ThroughputResult) -> Iterator[str]:
     yield ""
     yield (
         f"{loop.num_requests} requests, {loop.concurrency} at any time, prompts of "
-        f"{loop.prompt_tokens} tokens, {loop.output_tokens} output tokens; policy {point.policy}, "
-        f"budget {point.budget}, chunk {point.chunk_size}; {result.num_rounds} rounds. Parameters "
-        f"of the LM head F0 {parameters.head:,}, of a recurrent pass Fr {parameters.recurrent:,}, "
-        f"P {point.num_planes}."
+        f"{loop.prompt_tokens} tokens, {loop.output_tokens} output tokens; "
+        f"policy {point.policy_label}, budget {point.budget}, chunk {point.chunk_size}; "
+        f"{result.num_rounds} rounds. Parameters of the LM head F0 {parameters.head:,}, of a "
+        f"recurrent pass Fr {parameters.recurrent:,}, P {point.num_planes}."
     )
     yield ""
     yield from violation_lines(result.violations)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine_config import EngineConfig, read_policy_options
 
 from .engine_choices import (
     AttentionBackend,
@@ -45,7 +45,13 @@ def throughput(
     num_requests: Annotated[
         int | None, typer.Option(min=1, help="Requests in a run.  [4 times the concurrency]")
     ] = None,
-    policy: Annotated[str, typer.Option(help="mixed, separate or atomic.")] = "mixed",
+    policy: Annotated[
+        str, typer.Option(help="mixed, separate, atomic, or any other; a wrong name lists them.")
+    ] = "mixed",
+    policy_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Option of a policy that takes some; repeatable."),
+    ] = None,
     budget: Annotated[int, typer.Option(min=1, help="max_num_batched_tokens.")] = 256,
     chunk: Annotated[
         int | None,
@@ -91,6 +97,7 @@ def throughput(
             layers=layers and layers.value,
             num_planes=config.num_loops,
             policy=policy,
+            policy_options=read_policy_options(policy_option or ()),
             thresholds=threshold or (),
             concurrency=num_at_once,
             num_requests=num_requests,

@@ -22,6 +22,7 @@ from .options import (
     RecordGatesFile,
     RecordTraceFile,
     check_launch_log,
+    check_recordings,
     chosen_model,
     refuse_whole_prompts,
     with_config_options,
@@ -128,6 +129,7 @@ def generate(
 
     check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
+    check_recordings(launch_log, record_trace, record_gates)
     if chat and prompt_ids:
         raise UsageError("--chat wraps text in a template and cannot be used with --prompt-ids")
     for file in (requests, exit_trace):

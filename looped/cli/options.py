@@ -179,6 +179,23 @@ def check_launch_log(file: Path | None, *, waits: bool, profile: Path | None) ->
         )
 
 
+def check_recordings(
+    launch_log: Path | None, record_trace: Path | None, record_gates: Path | None
+) -> None:
+    """UsageError for a place of a recording that will not do, before any of them is begun."""
+    from looped.exit_trace import check_exit_trace_file
+    from looped.gate_record import check_gate_file
+    from looped.launch_log import check_launch_log_file
+
+    check_launch_log_file(launch_log)
+    check_exit_trace_file(record_trace)
+    check_gate_file(record_gates)
+    places = [path.resolve() for path in (launch_log, record_trace, record_gates) if path]
+    for place in places:
+        if places.count(place) > 1:
+            raise UsageError(f"{place} is named for two recordings; give each a file of its own")
+
+
 def refuse_whole_prompts(config: EngineConfig, flag: str) -> None:
     """UsageError for a score of every loop under a policy whose launches run all loops at once."""
     policy = config.resolved_policy

@@ -17,6 +17,7 @@ from .options import (
     RecordGatesFile,
     RecordTraceFile,
     check_launch_log,
+    check_recordings,
     chosen_model,
     with_config_options,
 )
@@ -66,6 +67,7 @@ def serve(
 
     check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
+    check_recordings(launch_log, record_trace, record_gates)
     if model is None and server_config.served_model_name is None:
         server_config = replace(server_config, served_model_name=shipped.NAME)
     name = chosen_model(model)

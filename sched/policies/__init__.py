@@ -9,9 +9,9 @@ nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names 
         waiting requests are admitted first. A stage whose selection turned out empty is *masked*,
         shown as empty, and the policy is asked again. To want nothing at all is wrong unless a
         launch is still in flight.
-    take(view, stage) -> Selection(items, num_passes)
-        The items of the launch, out of the view after admission: decode items first, at most
-        `view.max_decode_rows` of them, then prompt items, `view.max_num_batched_tokens` rows
+    take(view, stage) -> Selection(candidates, num_passes)
+        The items of the launch, a tuple out of the view after admission: decode items first, at
+        most `view.max_decode_rows` of them, then prompt items, `view.max_num_batched_tokens` rows
         altogether; or coda items alone. A request's prompt items keep their order. num_passes above
         1 runs several depths of prompt items that share one, and is for policies that say so
         (`runs_all_depths`, or `uses_prompt_shortcut` where `view.shortcut_pays`).

@@ -3,9 +3,20 @@
 Constructed with a cost model and a target for the latency between tokens. A token that is due
 `target` seconds after the one before it has some of that time left, its *slack*, of which the LM
 head will take its part; the rest is shared evenly over the loops that the token still needs. The
-smallest such share among a launch's decode rows is what the launch may take:
+smallest such share among a launch's decode rows is what the launch may take, and never more than
+the share of a token that has just begun:
 
-    allowance = min((target - (now - newest_token_time) - head) / remaining loops)
+    allowance = min((target - (now - newest_token_time) - head) / remaining loops,
+                    (target - head) / max_loops)
+
+The second bound is for a host that does not wait: where nobody reads a launch, all loops of a token
+are scheduled at one `now`, no time seems to pass, and the first term alone would grant target / 4,
+then / 3, / 2 and / 1. Time that a launch leaves unused is therefore not given to later ones.
+
+So the target holds for what is predicted: the passes of a token, each as if the others filled their
+share, and one LM head. It does not hold for the host's own time around them, for LM heads of other
+requests in between, where decode rows alone take longer, or in a launch into which the Scheduler
+puts an overdue prompt item; leave room for these.
 
 It acts in two places. `take` adds prompt items, in admission order, as long as the predicted time
 stays within the allowance. `item_size` makes a new item as large as would fit beside the decode
@@ -90,9 +101,7 @@ def _item_size(costs: LaunchCosts, target: float, view: View, request: Request) 
     decodes = view.decode_items[: view.max_decode_rows]
     if not decodes:
         return view.prefill_chunk_size
-    fresh = (target - _head_seconds(costs, view)) / max(
-        item.request.exit_rule.max_loops for item in decodes
-    )
+    fresh = _fresh_share(costs, target, view, decodes)
     for allowance in (_allowance(costs, target, view, decodes), fresh):
         num_tokens = _largest_fit(costs, allowance, view, decodes, request)
         if num_tokens > 0:
@@ -119,11 +128,18 @@ def _largest_fit(
 def _allowance(costs: LaunchCosts, target: float, view: View, decodes: Items) -> float:
     """Seconds that a launch with these decode rows may take; below 0 where one is late."""
     head = _head_seconds(costs, view)
-    return min(
+    most_urgent = min(
         (target - head - (view.now - item.request.newest_token_time))
         / remaining_loops_ahead(view, item)
         for item in decodes
     )
+    return min(most_urgent, _fresh_share(costs, target, view, decodes))
+
+
+def _fresh_share(costs: LaunchCosts, target: float, view: View, decodes: Items) -> float:
+    """Seconds of a launch if each of these decode rows had just begun its token."""
+    most_loops = max(item.request.exit_rule.max_loops for item in decodes)
+    return (target - _head_seconds(costs, view)) / most_loops
 
 
 def _head_seconds(costs: LaunchCosts, view: View) -> float:

@@ -5,6 +5,7 @@ import gzip
 import json
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import looped as package
 from looped.engine import LLMEngine
 from looped.errors import LoopedError, UsageError
 from looped.launch_events import AbortEvent, FaultEvent, LaunchEvent
-from looped.launch_log import LaunchLogWriter, read_launch_log, recording
+from looped.launch_log import LaunchLogWriter, read_launch_log, recording, write_launch_log
 from looped.launch_observer import LaunchObserver, LaunchRecorder
 from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason, LaunchKind, Stage
@@ -57,12 +58,23 @@ def test_an_engine_that_is_built_anew_goes_on_with_the_log(tiny_folder):
 
 def test_what_comes_after_the_end_is_dropped(tmp_path):
     path = tmp_path / "log"
+    event = FaultEvent(0.0, 0, True, "lost")
     with recording(path) as observer:
-        pass
-    event = FaultEvent(0.0, 0, True, "late")
-    for _ in range(300):
         observer._sink(event)
-    assert read_launch_log(path).events == ()
+    for _ in range(300):
+        observer._sink(replace(event, message="late"))
+    assert read_launch_log(path).events == (event,)
+
+
+def test_without_an_event_there_is_no_file(tmp_path, caplog):
+    path = tmp_path / "log.jsonl"
+    for _ in range(2):
+        with pytest.raises(LoopedError, match="no model"), recording(path):
+            raise LoopedError("no model")
+        assert not path.exists()
+    assert caplog.text.count("no request came, so there is no launch log") == 2
+    write_launch_log(path, [], {})
+    assert read_launch_log(path).events == (), "a whole log may be an empty one"
 
 
 def test_moments_are_in_order_and_only_reads_wait(logged):
@@ -257,3 +269,28 @@ def test_generate_writes_a_log(tiny_folder, tmp_path):
     assert "exists; choose another name" in again.stderr
     alone = looped("generate", "hello", *options, "--launch-log-waits", check=False)
     assert (alone.returncode, "add --launch-log FILE" in alone.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--record-gates", "gates.txt"), "must end in .npz"),
+        (("--record-trace", "no/trace.json"), "is not a folder"),
+        (("--record-trace", "./log.jsonl"), "is named for two recordings"),
+        (("--prompt-ids", "1,2", "--prompt-ids", "1,99999"), "expected token ids in 0.."),
+    ],
+)
+def test_a_run_that_is_refused_leaves_no_recording(tiny_folder, tmp_path, more, message):
+    folder = tmp_path.resolve()
+    recordings = {
+        "--launch-log": "log.jsonl",
+        "--record-trace": "trace.json",
+        "--record-gates": "gates.npz",
+    } | {flag: name for flag, name in pairwise(more) if flag.startswith("--record")}
+    options = [part for flag, name in recordings.items() for part in (flag, folder / name)]
+    if "--prompt-ids" in more:
+        options += more
+    done = looped("generate", "hello", "--model", tiny_folder, *options, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert list(folder.iterdir()) == []

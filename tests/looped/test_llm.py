@@ -8,6 +8,7 @@ import pytest
 from looped import LLM, SamplingParams, UsageError
 from looped.engine_config import EngineConfig
 from looped.executables import all_rungs, ladders_for
+from looped.launch_observer import LaunchRecorder
 from looped.llm import GenerationRequest
 from looped.sched import ExitOptions, FinishReason, LaunchKind
 
@@ -96,6 +97,14 @@ def test_one_refused_prompt_means_that_none_has_run(llm):
         llm.generate([[1, 2], [600]], show_progress=False)
     assert len(llm.engine.runner.records) == launches
     assert not llm.engine.has_unfinished_requests()
+
+
+def test_one_refused_prompt_means_that_no_observer_has_heard_of_any(tiny_folder):
+    events = []
+    llm = LLM(str(tiny_folder), observer=LaunchRecorder(events.append), **OPTIONS)
+    with pytest.raises(UsageError, match="request '1'"):
+        llm.generate([[1, 2], [600]], show_progress=False)
+    assert events == []
 
 
 def test_leaving_a_run_early_aborts_the_rest(llm):

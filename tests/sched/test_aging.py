@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from known_policies import NEWEST
 from scheduler_rig import FULL_DEPTH, NUM_PLANES
 from stub_executor import VOCAB_SIZE, Driver, StubExecutor, StubPayload, check_drained
@@ -118,18 +120,63 @@ def test_several_that_are_overdue_go_by_how_often_they_were_passed_over() -> Non
     assert longest_gap(batches, second) <= LIMIT + 1
 
 
-def test_an_overdue_prompt_displaces_others_and_keeps_the_budget() -> None:
-    """Mixed: three long prompts, of which the budget holds one beside a decode row."""
-    driver = rig(MIXED, max_num_batched_tokens=11)
+@pytest.mark.parametrize("budget", [11, 16])
+def test_an_overdue_prompt_displaces_other_prompts_and_keeps_the_budget(budget: int) -> None:
+    """Mixed: three long prompts, of which the budget holds one beside a decode row, or two."""
+    driver = rig(MIXED, max_num_batched_tokens=budget)
     until_decoding(driver, "decoder")
     oldest, middle, newest = (add(driver, name, 400, 1) for name in ("a", "b", "c"))
     batches = passes(driver, 3 * LIMIT)
-    assert all(batch.num_rows <= 11 for batch in batches)
+    assert all(batch.num_rows <= budget for batch in batches)
     assert all(batch.num_decode == 1 for batch in batches), "nor does it displace a decode row"
     turns = [batch.items[1].request for batch in batches]
     assert turns.count(oldest) > 2 * LIMIT
     assert turns[LIMIT : LIMIT + 2] == [middle, newest]
     assert longest_gap(batches, middle) <= LIMIT + 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_seqs=st.integers(2, 4),
+    num_decoders=st.integers(1, 3),
+    chunk_size=st.integers(1, 8),
+    num_more_rows=st.integers(0, 16),
+    max_decode_rows=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_under_mixed_no_launch_with_overdue_prompts_lacks_a_ready_decode_row(
+    num_seqs: int,
+    num_decoders: int,
+    chunk_size: int,
+    num_more_rows: int,
+    max_decode_rows: int,
+    seed: int,
+) -> None:
+    """Whatever the budget: with room for several chunks, or just for the one of the guard."""
+    num_decode_rows = min(max_decode_rows, num_seqs)
+    driver = rig(
+        MIXED,
+        max_num_seqs=num_seqs,
+        max_num_batched_tokens=chunk_size + num_seqs - 1 + num_more_rows,
+        prefill_chunk_size=chunk_size,
+        max_decode_rows=num_decode_rows,
+    )
+    decoders = until_decoding(driver, *(str(i) for i in range(min(num_decoders, num_seqs - 1))))
+    prompts = [add(driver, f"p{i}", 100 * (1 + (seed + i) % 3), 1) for i in range(4)]
+    limit = 4 * NUM_PLANES * num_seqs
+    gaps = dict.fromkeys(prompts, 0)
+    for _ in range(4 * limit):
+        num_ready = sum(request.stage is Stage.RECURRENT for request in decoders)
+        batch = driver.step()
+        assert batch is not None
+        if batch.launch.runs_layers:
+            assert batch.num_decode == min(num_ready, num_decode_rows)
+            taken = {item.request for item in batch.items}
+            waiting = [prompt for prompt in prompts if prompt.prompt_items]
+            gaps = {prompt: 0 if prompt in taken else gaps[prompt] + 1 for prompt in waiting} | {
+                prompt: 0 for prompt in prompts if prompt not in waiting
+            }
+            assert max(gaps.values()) <= limit + num_seqs
 
 
 def test_a_launch_of_another_kind_passes_nobody_over() -> None:

@@ -243,6 +243,73 @@ def test_masking_recurrent_makes_a_small_coda_batch_ready() -> None:
     driver.drain()
 
 
+WRONG_CHOICES: dict[str, object] = {
+    "nothing": None,
+    "a stage alone": Stage.RECURRENT,
+    "a stage's name": ("RECURRENT", True),
+    "a stage without launches": (Stage.WAITING, True),
+    "the end": (Stage.FINISHED, False),
+    "no bool": (Stage.RECURRENT, None),
+    "too much": (Stage.RECURRENT, True, 1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CHOICES)
+def test_a_wrong_choice_is_an_interface_error_that_names_the_policy(wrong: str) -> None:
+    answer = WRONG_CHOICES[wrong]
+    driver, _ = run_with(replace(SEPARATE, name="wrong", choose=lambda _view: answer))
+    with pytest.raises(InterfaceError, match=r"expected from choose of policy wrong: .* got "):
+        driver.step()
+    assert driver.scheduler.num_in_flight == 0
+
+
+WRONG_SELECTIONS = {
+    "nothing": lambda _view: None,
+    "items alone": lambda view: view.prompt_items[:1],
+    "a list": lambda view: Selection(list(view.prompt_items[:1])),
+    "an empty list": lambda _view: Selection([]),  # type: ignore[arg-type]
+    "passes that are no number": lambda view: Selection(view.prompt_items[:1], None),
+    "half a pass": lambda view: Selection(view.prompt_items[:1], 1.5),
+    "whether to pass": lambda view: Selection(view.prompt_items[:1], True),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SELECTIONS)
+def test_what_is_no_selection_is_an_interface_error_that_names_the_policy(wrong: str) -> None:
+    take = WRONG_SELECTIONS[wrong]
+    policy = Policy(
+        name="wrong",
+        choose=lambda _view: (Stage.PREFILL, True),
+        take=lambda view, _stage: take(view),
+    )
+    driver, _ = run_with(policy)
+    with pytest.raises(InterfaceError, match=r"expected from take of policy wrong: .* got "):
+        driver.step()
+    assert driver.scheduler.num_in_flight == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": None},
+        {"choose": None},
+        {"take": (Stage.CODA, True)},
+        {"item_size": 4},
+        {"max_window": 2, "window": 2},
+        {"max_window": 0},
+        {"max_window": 2.0},
+        {"max_window": 2},
+        {"max_window": True},
+        {"is_mixing": None},
+        {"runs_all_depths": "yes"},
+    ],
+)
+def test_a_field_of_a_policy_that_is_not_of_its_kind_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"expected .*{list(wrong)[-1]}.* got"):
+        replace(SEPARATE, **wrong)  # type: ignore[arg-type]
+
+
 FAULTS = {
     "an item that was not offered": lambda view: Selection((DECODE,)),
     "an item twice": lambda view: Selection(view.prompt_items[:1] * 2),

@@ -97,10 +97,20 @@ def size(view: View, policy: Policy = SLACK) -> int:
 def test_the_slack_less_the_head_is_shared_over_the_loops_that_remain() -> None:
     """(17 - 1) seconds: 64 rows over 4 loops, and the decode row is one of 16."""
     assert size(view_of(decode(0))) == 15
-    assert size(view_of(decode(2))) == 31, "two loops are done, and no time has passed"
     assert size(view_of(decode(2), now=8.0)) == 15
+    assert size(view_of(decode(2), now=12.0)) == 7, "half the time that two loops had"
     assert size(view_of(decode(0), decode(0))) == 14, "both rows take time"
-    assert size(view_of(decode(1, is_pending=True), now=8.0)) == 31, "one loop, not three"
+    assert size(view_of(decode(1), now=13.0)) == 3, "three loops share 3 seconds"
+    assert size(view_of(decode(1, is_pending=True), now=13.0)) == 11, "one loop has all of them"
+
+
+def test_where_no_time_seems_to_pass_the_loops_of_a_token_stay_within_the_target() -> None:
+    """A host that reads nothing schedules all of them at once."""
+    taken = [(1 + size(view_of(decode(depth)))) * ROW for depth in range(NUM_PLANES)]
+    assert sum(taken) + HEAD <= TARGET
+    chunks = [sum(prompt_rows(view_of(decode(d), prompts=(5,) * 9))) for d in range(NUM_PLANES)]
+    assert chunks == [15] * NUM_PLANES
+    assert size(view_of(decode(2), now=1.0)) == 15, "nor is it given what was left over"
 
 
 def test_the_most_urgent_row_decides() -> None:
@@ -150,26 +160,31 @@ def test_by_name_it_reads_a_table_of_costs(tmp_path: Path) -> None:
     assert policy.take(late, Stage.RECURRENT).candidates == late.decode_items
 
 
-def drive(policy: Policy, num_prompt: int = 300) -> tuple[list[Batch], list[float], Request]:
-    """Three decoders and a long prompt; time is what the launches cost. Gaps of the oldest."""
+def drive(
+    policy: Policy, num_prompt: int = 300, *, num_prompts: int = 1, runs_ahead: bool = False
+) -> tuple[list[Batch], list[float], Request]:
+    """Three decoders and long prompts; time is what the launches cost. Gaps of the oldest.
+
+    A host that runs ahead waits for LM heads alone: at other launches its time stands still.
+    """
     config = SchedulerConfig(
         num_planes=NUM_PLANES,
         vocab_size=VOCAB_SIZE,
         num_blocks=4000,
         max_model_len=512,
-        max_num_seqs=4,
+        max_num_seqs=3 + num_prompts,
         max_num_batched_tokens=64,
         prefill_chunk_size=32,
         policy=policy,
     )
     executor, costs = StubExecutor(config), ExactCosts()
     driver = Driver(Scheduler(config, executor), executor)
-    now, gaps, batches, last = 0.0, [], [], 0.0
+    now, host_now, gaps, batches, last = 0.0, 0.0, [], [], 0.0
 
     def step() -> None:
-        nonlocal now, last
+        nonlocal now, host_now, last
         num_tokens = len(oldest.output_token_ids)
-        batch = driver.step(now)
+        batch = driver.step(host_now)
         assert batch is not None
         batches.append(batch)
         passes = batch.num_passes if batch.launch.runs_layers else 0
@@ -177,6 +192,7 @@ def drive(policy: Policy, num_prompt: int = 300) -> tuple[list[Batch], list[floa
             batch.items, kind=batch.launch, num_passes=passes, bucket=batch.num_rows
         )
         now += costs.seconds(work)
+        host_now = now if batch.is_read or not runs_ahead else host_now
         if len(oldest.output_token_ids) > num_tokens:
             gaps.append(now - last)
             last = now
@@ -187,8 +203,9 @@ def drive(policy: Policy, num_prompt: int = 300) -> tuple[list[Batch], list[floa
         driver.scheduler.add(request)
     while not all(request.output_token_ids for request in decoders):
         step()
-    late = request_named("late", num_prompt, 1)
-    driver.scheduler.add(late)
+    late, *others = [request_named(f"late {i}", num_prompt + 7 * i, 1) for i in range(num_prompts)]
+    for request in (late, *others):
+        driver.scheduler.add(request)
     del batches[:], gaps[:]
     last = now
     while driver.scheduler.has_unfinished_requests and oldest.stage is not Stage.FINISHED:
@@ -208,9 +225,14 @@ def request_named(name: str, num_prompt: int, max_tokens: int) -> Request:
     )
 
 
-def test_gaps_stay_within_the_target_where_mixed_leaves_it_and_the_prompt_advances() -> None:
-    _, mixed_gaps, _ = drive(policy_named("mixed"))
-    batches, gaps, late = drive(slack_policy(ExactCosts(), TARGET))
+@pytest.mark.parametrize("runs_ahead", [False, True])
+@pytest.mark.parametrize("num_prompts", [1, 3])
+def test_gaps_stay_within_the_target_where_mixed_leaves_it_and_the_prompt_advances(
+    num_prompts: int, runs_ahead: bool
+) -> None:
+    options = {"num_prompts": num_prompts, "runs_ahead": runs_ahead}
+    _, mixed_gaps, _ = drive(policy_named("mixed"), **options)
+    batches, gaps, late = drive(slack_policy(ExactCosts(), TARGET), **options)
     assert max(mixed_gaps) > 1.5 * TARGET
     assert max(gaps) <= TARGET
     with_prompts = [b for b in batches if late in [item.request for item in b.items]]

@@ -249,7 +249,10 @@ def test_an_invalid_run_is_left_out():
     [
         ({"num_requests": 1}, "at least the concurrency: 1 < 2; try --num-requests 4"),
         ({"thresholds": [0.5, 0.5]}, "thresholds must differ"),
-        ({"policy": "fast"}, "policy must be one of"),
+        ({"policy": "fast"}, "policy must be one of mixed, .*slack"),
+        ({"policy": "slack"}, "policy slack needs the option target"),
+        ({"policy": "wavefront", "policy_options": (("window", "no"),)}, "a whole number"),
+        ({"policy_options": (("window", "2"),)}, "policy mixed takes no options"),
         ({"chunk_size": 16}, "try --budget 17"),
         ({"concurrency": 17}, "try --budget 17"),
     ],
@@ -264,6 +267,16 @@ def test_contradictions_are_refused(changes, message):
     assert ThroughputPoint.derive(**options).thresholds == (1.0, 0.5)
     with pytest.raises(UsageError, match=message):
         ThroughputPoint.derive(**options | changes)
+
+
+def test_a_policy_that_takes_options_can_be_measured():
+    point = replace(
+        point_of(LOOP), policy="wavefront", policy_options=(("window", "2"),),
+        attention_backend="auto",
+    )  # fmt: skip
+    config = point.engine_config(point.policy)
+    assert config.resolved_policy.max_window == 2
+    assert point.policy_label == "wavefront window=2"
 
 
 def test_every_metric_and_rule_is_documented():
