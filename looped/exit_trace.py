@@ -55,8 +55,7 @@ class ExitTraceWriter:
         try:
             self._append(json.dumps(list(exit_depths)).encode())
         except OSError as error:
-            logger.error("the exit trace %s ends here: %s", self._path, error)
-            self.failure = error
+            self._fail(error)
 
     def _append(self, line: bytes) -> None:
         if self._file is None:
@@ -71,9 +70,17 @@ class ExitTraceWriter:
     def close(self) -> None:
         """Ends the file; says so if there is none."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # what a full disk did not take is still in the buffer
+                self._fail(error)
         elif self.failure is None:
             logger.warning("no request came, so there is no exit trace %s", self._path)
+
+    def _fail(self, error: OSError) -> None:
+        if self.failure is None:
+            logger.error("the exit trace %s ends here: %s", self._path, error)
+        self.failure = error
 
 
 class ExitTraceRecorder(ForwardingObserver):

@@ -132,6 +132,8 @@ def test_a_full_disk_ends_the_file_and_not_the_requests(tmp_path, caplog):
     writer._file = path.open("wb")
     writer.add([4])
     writer.add([4])
+    writer.close()
+    assert writer._file.closed
     assert writer.failure is not None
     assert caplog.text.count("ends here") == 1
 

@@ -38,6 +38,8 @@ from looped.training.forward import loop_losses, loop_states
 from looped.training.sources import check_fits
 
 SHORT = ["--batch-size", 4, "--sequence-length", 112, "--warmup-steps", 2, "--steps", 6]
+# A target that six updates can come nearer to, whatever a loop brings the random backbone.
+GATE_RUN = ("--checkpoint-interval", 2, "--margin", 0.1, "--slope", 50)
 GATE = ("model.early_exit_gate.weight", "model.early_exit_gate.bias")
 
 
@@ -61,7 +63,7 @@ def backbone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gated(backbone, tmp_path_factory):
     out = tmp_path_factory.mktemp("gates") / "gated"
-    looped(*arguments("gate", backbone, out, "--checkpoint-interval", 2))
+    looped(*arguments("gate", backbone, out, *GATE_RUN))
     return out
 
 
@@ -149,7 +151,7 @@ def test_a_run_killed_inside_a_checkpoints_write_goes_on_to_the_same_gate(
     backbone, gated, tmp_path
 ):
     out = tmp_path / "killed"
-    command = arguments("gate", backbone, out, "--checkpoint-interval", 2)
+    command = arguments("gate", backbone, out, *GATE_RUN)
     done = subprocess.run(
         [sys.executable, "-P", "-c", KILL_IN_WRITE, *map(str, command)],
         env=os.environ,
@@ -304,7 +306,7 @@ def test_a_picture_that_fails_costs_no_model(gated, backbone, tmp_path, monkeypa
         raise LoopedError("no picture")
 
     monkeypatch.setattr("looped.training.stages.draw_losses", fail)
-    command = arguments("gate", backbone, out, "--checkpoint-interval", 2, "--resume")
+    command = arguments("gate", backbone, out, *GATE_RUN, "--resume")
     done = looped(*command, check=False)
     assert (done.returncode, "no picture" in done.stderr) == (1, True)
     assert_same_bits(read_checkpoint(out / "model"), read_checkpoint(gated / "model"))
