@@ -1,13 +1,18 @@
-"""The largest rate at which a policy meets an objective, found by simulating."""
+"""How much load a policy bears, found by simulating.
+
+That is its rate in a full house, or the largest rate at which it meets an objective.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 from looped.bench.capacity import Capacity, find_capacity
 from looped.bench.statistics import Numbers
 from looped.errors import UsageError
 from looped.progress import progress_bars
+from looped.sched import SchedulerConfig
 
 from .grid import Grid, Point, mean_numbers, workers
 from .summary import UNITS
@@ -54,6 +59,19 @@ class Objective:
             if value > bound:
                 return False
         return True
+
+
+def full_house_rate(grid: Grid, point: Point) -> float:
+    """Requests per second in a closed loop of max_num_seqs: what a load is a share of.
+
+    Args:
+        grid: workload, costs and seeds; the plan has no rate of its own.
+        point: the policy and its options, whatever its load.
+    """
+    num_seqs = point.options.get("max_num_seqs", SchedulerConfig.max_num_seqs)
+    full = Point(point.policy, point.options, concurrency=num_seqs)
+    runs = [grid.run(full, seed) for seed in grid.seeds]
+    return fmean(rate for run in runs if (rate := run["requests_per_second"]) is not None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.bench.statistics import Numbers
 from looped.progress import progress_bars
-from looped.sched import CostModel
+from looped.sched import CostModel, Policy
 
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
@@ -20,8 +20,8 @@ from .summary import UNITS, Summary
 class Point:
     """One way to serve one load."""
 
-    policy: str
-    """As a user types it: a name, with options behind a colon."""
+    policy: str | Policy
+    """As a user types it: a name, with options behind a colon; or one that is not installed."""
     options: Mapping[str, Any]
     """Of `SchedulerConfig`, but for the policy."""
     rate: float | None = None
@@ -32,8 +32,20 @@ class Point:
     @property
     def columns(self) -> dict[str, Any]:
         """What tells it apart, by name."""
-        load = {"rate": self.rate, "concurrency": self.concurrency}
-        return {"policy": self.policy, **load, **self.options}
+        name = self.policy if isinstance(self.policy, str) else self.policy.name
+        return {
+            "policy": name,
+            "rate": self.rate,
+            "concurrency": self.concurrency,
+            **self.options,
+        }
+
+    @property
+    def scheduler_options(self) -> dict[str, Any]:
+        """Of `SchedulerConfig`, the policy among them."""
+        if isinstance(self.policy, str):
+            return {**self.options, **parse_policy(self.policy)}
+        return {**self.options, "policy": self.policy}
 
 
 @dataclass(frozen=True)
@@ -47,12 +59,12 @@ class Grid:
     def config_check(self, point: Point) -> None:
         """UsageError for a point that could not run, before any runs."""
         workload = self._plan(point).workload(self.seeds[0], rate=point.rate)
-        scheduler_config(workload, {**point.options, **parse_policy(point.policy)})
+        scheduler_config(workload, point.scheduler_options)
 
     def run(self, point: Point, seed: int) -> Numbers:
         """The numbers of one run."""
         workload = self._plan(point).workload(seed, rate=point.rate)
-        config = scheduler_config(workload, {**point.options, **parse_policy(point.policy)})
+        config = scheduler_config(workload, point.scheduler_options)
         return Summary.of(simulate(workload, config, self.costs)).numbers
 
     def run_pair(self, pair: tuple[Point, int]) -> Numbers:

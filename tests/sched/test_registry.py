@@ -7,13 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from known_policies import known_policies
 from plug_ins import InstallPlugIn, install_plug_in
-from scenarios import Spec, scenarios
 from scheduler_rig import rig
-from whole_run import Run
+from whole_run import run_many
 
 from looped.sched import (
     POLICIES,
@@ -100,19 +97,7 @@ def test_a_policy_of_a_package_passes_the_tests_of_the_shipped_ones(
     install: InstallPlugIn,
 ) -> None:
     install("newest_package", NEWEST, newest_first="NEWEST")
-    policy = policy_named("newest-first")
-
-    @settings(
-        max_examples=60,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    @given(scenario=scenarios(), num_ahead=st.integers(0, 2))
-    def run(scenario: tuple[SchedulerConfig, list[Spec]], num_ahead: int) -> None:
-        Run(scenario[0], policy, scenario[1], num_ahead).run()
-
-    run()
+    run_many(policy_named("newest-first"), max_examples=60)
 
 
 BAD: dict[str, tuple[Callable[[], Policy], str]] = {

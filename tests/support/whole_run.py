@@ -13,7 +13,9 @@ order, at most `admission_bypass_limit` are admitted before it while its clock r
 
 from __future__ import annotations
 
-from scenarios import Spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scenarios import Spec, scenarios
 from stub_executor import (
     Driver,
     StubExecutor,
@@ -279,3 +281,19 @@ class Run:
     def _order(self, request: Request) -> tuple[int, int]:
         is_by_priority = self.config.scheduling_policy == "priority"
         return (request.priority if is_by_priority else 0, request.arrival_index)
+
+
+def run_many(policy: Policy, *, max_examples: int) -> None:
+    """Check so many random scenarios, always the same, under a policy with one item a prompt."""
+
+    @settings(
+        max_examples=max_examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(scenario=scenarios(), num_ahead=st.integers(0, 2))
+    def run(scenario: tuple[SchedulerConfig, list[Spec]], num_ahead: int) -> None:
+        Run(scenario[0], policy, scenario[1], num_ahead).run()
+
+    run()

@@ -8,7 +8,8 @@ from simulations import COSTS, PLAN, SMALL
 
 from looped.errors import UsageError
 from looped.plots.pareto import draw_pareto, front
-from looped.simulation.capacity import Objective, capacity_of
+from looped.sched import policy_named
+from looped.simulation.capacity import Objective, capacity_of, full_house_rate
 from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
 from looped.simulation.tables import check_format, write_table
 
@@ -36,6 +37,23 @@ def test_a_point_that_cannot_run_is_refused_before_any_runs():
     wrong = Point("mixed", SMALL | {"prefill_chunk_size": 64}, 5.0)
     with pytest.raises(UsageError, match="prefill_chunk_size"):
         run_grid(GRID, [POINTS[0], wrong])
+
+
+def test_a_policy_is_an_object_or_a_name():
+    mine = replace(policy_named("separate"), name="mine")
+    named, given = (Point(policy, SMALL, 50.0) for policy in ("separate", mine))
+    assert GRID.run(named, 0) == GRID.run(given, 0) != GRID.run(POINTS[1], 0)
+    assert given.columns == named.columns | {"policy": "mine"}
+
+
+def test_a_full_house_does_more_than_a_quiet_one():
+    grid = replace(GRID, plan=replace(PLAN, rate=None))
+    rates = [
+        full_house_rate(grid, Point("mixed", SMALL | {"max_num_seqs": size})) for size in (1, 2, 4)
+    ]
+    assert rates == sorted(rates)
+    numbers = [grid.run(Point("mixed", SMALL, concurrency=4), seed) for seed in grid.seeds]
+    assert rates[2] == mean_numbers(numbers)["requests_per_second"]
 
 
 def test_a_closed_loop_is_a_load_too():
