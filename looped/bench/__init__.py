@@ -12,6 +12,7 @@
     engine_rules            rules that hold for the runs of both
     worker, engines, targets  the only parts that know an engine, with throughput's `play`
     report                  what is told of it
+    backlog                 whether requests pile up under a load
     results_folder, page, cells, violation
                             results, tables and broken rules, the same in every benchmark
     model_maker             random weights in the shapes that are measured

@@ -12,6 +12,8 @@ from looped.errors import UsageError
 
 from .workload import random_token_ids
 
+LEAST_BURSTINESS, MOST_BURSTINESS = 0.001, 1000.0
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -78,12 +80,15 @@ def arrival_times(
             mean 1. None: a Poisson process, whose e_i are exponential, as they are for 1.
 
     Raises:
-        UsageError: a rate or a burstiness that is not above 0.
+        UsageError: a rate that is not above 0, or a burstiness out of range.
     """
     if not rate > 0:
         raise UsageError(f"expected a rate above 0, got {rate}")
-    if burstiness is not None and not burstiness > 0:
-        raise UsageError(f"burstiness must be above 0, got {burstiness}; 1 is a Poisson process")
+    if burstiness is not None and not LEAST_BURSTINESS <= burstiness <= MOST_BURSTINESS:
+        raise UsageError(
+            f"burstiness must be above 0, from {LEAST_BURSTINESS} to {MOST_BURSTINESS}, got "
+            f"{burstiness}; 1 is a Poisson process"
+        )
     random = Random(f"{seed}/arrivals")
     if burstiness is None:
         gaps = (random.expovariate(1.0) for _ in range(count))

@@ -1,24 +1,19 @@
 """What a run of a load says: latencies, goodput, backlog, failures, and whether it counts."""
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
 from looped.errors import UsageError
 
+from .backlog import backlog_growth, backlogs, is_bounded
 from .load_run import LoadRun
-from .served_request import Failure, Objective, ServedRequest
+from .served_request import Failure, Objective
 from .statistics import Latencies
 from .violation import Violation
 
-BACKLOG_GROWTH, BACKLOG_SLACK = 1.5, 2.0
-"""A backlog is bounded if its mean over the last quarter of the arrivals is at most so many times
-that over the second quarter, plus so many requests. One that grows steadily has 7/3 times."""
-FEWEST_FOR_GROWTH = 16
-"""Of fewer arrivals a quarter says nothing, and the backlog counts as bounded."""
 UNLOADED_BACKLOG = 1.1
 """Up to this mean backlog a request has the server to itself: one that comes counts as one."""
 
@@ -236,23 +231,3 @@ CLIENT_RULES = (client_in_time, client_reads_in_time, client_has_sockets)
 """What the client must keep, so that a run is one of the server."""
 RULES = (*CLIENT_RULES, some_request_ends_well)
 """What a run must keep."""
-
-
-def backlogs(requests: Sequence[ServedRequest]) -> list[int]:
-    """Requests that were due and not over, at every arrival, that one included."""
-    ends = sorted(request.ended for request in requests)
-    arrivals = sorted(request.arrival for request in requests)
-    return [index + 1 - bisect_right(ends, arrival) for index, arrival in enumerate(arrivals)]
-
-
-def backlog_growth(requests: Sequence[ServedRequest]) -> tuple[float, float] | None:
-    """Mean backlog over the second quarter of the arrivals, and over the last; None for too few."""
-    if len(requests) < FEWEST_FOR_GROWTH:
-        return None
-    counts, quarter = backlogs(requests), len(requests) // 4
-    return sum(counts[quarter : 2 * quarter]) / quarter, sum(counts[-quarter:]) / quarter
-
-
-def is_bounded(growth: tuple[float, float] | None) -> bool:
-    """Whether a backlog stays where it is, as far as one run can tell."""
-    return growth is None or growth[1] <= BACKLOG_GROWTH * growth[0] + BACKLOG_SLACK

@@ -101,10 +101,11 @@ def serve_load(
     A run whose client was late, or of which no request ends well, is invalid, and the command exits
     with 1; so is a search whose answer rests on one.
     """
+    from looped.bench.backlog import FEWEST_FOR_GROWTH
     from looped.bench.capacity import check_search
     from looped.bench.capacity import find_capacity as search
     from looped.bench.endpoint import Endpoint
-    from looped.bench.load_summary import FEWEST_FOR_GROWTH, Judgement
+    from looped.bench.load_summary import Judgement
     from looped.bench.machine import describe_host
     from looped.bench.results_folder import check_folders, make_folder, write_results
     from looped.bench.serve_benchmark import HEAD, ServeBenchmark, ServeResult

@@ -58,8 +58,14 @@ def run(
     from looped.simulation.runs import simulate as simulate_run
     from looped.simulation.summary import Summary
 
+    if launch_log_waits and launch_log is None and plots is None:
+        raise UsageError(
+            "--launch-log-waits is about a launch log or its pictures; add --launch-log FILE or "
+            "--plots DIR"
+        )
     table = cost_table(costs)
-    workload = plan_of(requests_of, table.num_planes).workload(seed)
+    plan = plan_of(requests_of, table.num_planes)
+    workload = plan.workload(seed)
     config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
     if plots is not None:
         from looped.plots.draw import log_pictures
@@ -98,7 +104,7 @@ def run(
         "policy": policy,
         "seed": seed,
         "costs": table.name,
-        **plan_of(requests_of, table.num_planes).to_json(),
+        **plan.to_json(),
     }
     values = description | {"costs": costs_json(table), "numbers": dict(numbers)}
     print_result(values, run_page(description, table, {policy: numbers}), as_json=as_json)

@@ -1,7 +1,8 @@
 """`looped simulate compare`: several policies on the same requests."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,10 +37,12 @@ def compare(
     """
     from looped.bench.results_folder import check_folders, make_folder, write_results
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.keeper import Keeper
     from looped.simulation.paired import paired_numbers
-    from looped.simulation.plans import plan_of
+    from looped.simulation.plans import plan_of, seeds_of
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
+    from looped.simulation.summary import UNITS
     from looped.simulation.tables import write_table
 
     check_folders(out)
@@ -47,36 +50,53 @@ def compare(
         raise UsageError(f"expected policies that differ, got {', '.join(policy)}")
     table = cost_table(costs)
     plan = plan_of(requests_of, table.num_planes)
-    grid = Grid(plan, table, range(seeds))
+    grid = Grid(plan, table, seeds_of(plan, seeds))
     points = [Point(name, scheduler.values()) for name in policy]
-    runs = dict(zip(policy, run_grid(grid, points, num_processes=processes), strict=True))
+    for point in points:
+        grid.config_check(point)
     baseline, *others = policy
-    means = {name: mean_numbers(numbers) for name, numbers in runs.items()}
-    paired = {name: paired_numbers(runs[name], runs[baseline]) for name in others}
     description = {
         "command": command_line(),
-        "seeds": seeds,
+        "seeds": len(grid.seeds),
         "costs": table.name,
         **plan.to_json(),
     }
-    page = comparison_page(description, table, means, paired, baseline)
-    values = description | {
-        "costs": costs_json(table),
-        "means": means,
-        "baseline": baseline,
-        "paired": {
-            name: {number: one.to_json() for number, one in numbers.items()}
-            for name, numbers in paired.items()
-        },
-        "is_complete": True,
-    }
+    rows: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}
+    page = ""
+
+    def add(point: Point, seed: int, numbers: Mapping[str, float | None]) -> None:
+        rows.append({"policy": point.policy, "seed": seed, **numbers})
+        keeper.grew()
+
+    def write(is_complete: bool) -> None:
+        nonlocal page
+        runs = {name: [row for row in rows if row["policy"] == name] for name in policy}
+        means = {name: mean_numbers(own) for name, own in runs.items() if own}
+        paired = {
+            name: paired_numbers(own, runs[baseline][: len(own)])
+            for name in others
+            if (own := [{number: row[number] for number in UNITS} for row in runs[name]])
+        }
+        page = comparison_page(description, table, means, paired, baseline)
+        values.update(
+            description,
+            costs=costs_json(table),
+            means=means,
+            baseline=baseline,
+            paired={
+                name: {number: one.to_json() for number, one in numbers.items()}
+                for name, numbers in paired.items()
+            },
+            is_complete=is_complete,
+        )
+        if out is not None:
+            if rows:
+                write_table(out / "runs.csv", rows)
+            write_results(out, values, page)
+
     if out is not None:
         make_folder(out, {"benchmark": "simulated comparison", "schema": 1, **description})
-        rows = [
-            {"policy": name, "seed": seed, **numbers}
-            for name, own in runs.items()
-            for seed, numbers in enumerate(own)
-        ]
-        write_table(out / "runs.csv", rows)
-        write_results(out, values, page)
+    with Keeper(write) as keeper:
+        run_grid(grid, points, num_processes=processes, on_run=add)
     print_result(values, page, as_json=as_json)

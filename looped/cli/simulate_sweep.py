@@ -1,5 +1,6 @@
 """`looped simulate sweep`: a grid of policies, loads and sizes, and capacities."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -65,11 +66,12 @@ def sweep(
     DIR gets result.json, result.md, a table of all runs and one of the means, and a picture of what
     prompts gain against what decoding pays (prompt token-loops per second, p99 of the gaps).
     """
-    from looped.bench.capacity import check_search
+    from looped.bench.capacity import Capacity, check_search
     from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.simulation.capacity import Objective, capacities
+    from looped.simulation.capacity import Objective, SimulatedTrial, capacities
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
-    from looped.simulation.plans import plan_of
+    from looped.simulation.keeper import Keeper
+    from looped.simulation.plans import plan_of, seeds_of
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
     from looped.simulation.tables import check_format, write_table
@@ -94,7 +96,10 @@ def sweep(
         concurrency=concurrency[0] if concurrency else None,
     )
     plan = plan_of(load, table.num_planes)
-    grid = Grid(plan, table, range(seeds))
+    grid = Grid(plan, table, seeds_of(plan, seeds))
+    if objective is not None:
+        for seed in grid.seeds:
+            objective.check(plan.workload(seed))
     chunks: list[int | None] = list(prefill_chunk_size) if prefill_chunk_size else [None]
     sizes = [
         replace(
@@ -115,48 +120,65 @@ def sweep(
         grid.config_check(point)
     description = {
         "command": command_line(),
-        "seeds": seeds,
+        "seeds": len(grid.seeds),
         "costs": table.name,
         **plan.to_json(),
         "rate": None,
         "concurrency": None,
         "objective": None if slo is None else ", ".join(slo),
     }
-    make_folder(out, {"benchmark": "simulated sweep", "schema": 1, **description})
-    runs = run_grid(grid, points, num_processes=processes)
     names = list(dict.fromkeys(name for point in [*points, *searched] for name in point.columns))
-    rows = [
-        {**dict.fromkeys(names), **point.columns, **mean_numbers(own)}
-        for point, own in zip(points, runs, strict=True)
-    ]
-    found = []
-    if objective is not None:
-        search = {"start": start_rate, "precision": precision}
-        found = capacities(grid, searched, objective, **search, num_processes=processes)
-    limits = [
-        {**_without_rate(point), "capacity": one.rate, "failed_rate": one.failed_rate}
-        for point, one in zip(searched, found, strict=False)
-    ]
-    page = sweep_page(description, table, rows)
-    if limits:
-        page += "\n" + sweep_page({}, table, limits)
-    values = description | {
-        "costs": costs_json(table),
-        "points": rows,
-        "capacities": limits,
-        "is_complete": True,
-    }
-    if points:
-        every = [
-            {**dict.fromkeys(names), **point.columns, "seed": seed, **numbers}
-            for point, own in zip(points, runs, strict=True)
-            for seed, numbers in enumerate(own)
+    runs: list[dict[str, Any]] = []
+    found: list[Capacity[SimulatedTrial]] = []
+    rows: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}
+    page = ""
+
+    def add_run(point: Point, seed: int, numbers: Mapping[str, float | None]) -> None:
+        runs.append({**dict.fromkeys(names), **point.columns, "seed": seed, **numbers})
+        if len(runs) % len(grid.seeds) == 0:
+            means = mean_numbers(runs[-len(grid.seeds) :])
+            rows.append({**dict.fromkeys(names), **point.columns, **means})
+        keeper.grew()
+
+    def add_capacity(capacity: Capacity[SimulatedTrial]) -> None:
+        found.append(capacity)
+        keeper.grew()
+
+    def write(is_complete: bool) -> None:
+        nonlocal page
+        limits = [
+            {**_without_rate(point), "capacity": one.rate, "failed_rate": one.failed_rate}
+            for point, one in zip(searched, found, strict=False)
         ]
-        write_table(out / f"runs.{table_format}", every)
-        write_table(out / f"points.{table_format}", rows)
-    if limits:
-        write_table(out / f"capacities.{table_format}", limits)
-    write_results(out, values, page)
+        page = sweep_page(description, table, rows)
+        if limits:
+            page += "\n" + sweep_page({}, table, limits)
+        values.update(
+            description,
+            costs=costs_json(table),
+            points=rows,
+            capacities=limits,
+            is_complete=is_complete,
+        )
+        for name, kept in {"runs": runs, "points": rows, "capacities": limits}.items():
+            if kept:
+                write_table(out / f"{name}.{table_format}", kept)
+        write_results(out, values, page)
+
+    make_folder(out, {"benchmark": "simulated sweep", "schema": 1, **description})
+    with Keeper(write) as keeper:
+        run_grid(grid, points, num_processes=processes, on_run=add_run)
+        if objective is not None:
+            capacities(
+                grid,
+                searched,
+                objective,
+                start=start_rate,
+                precision=precision,
+                num_processes=processes,
+                on_found=add_capacity,
+            )
     if has_plots and points:
         _draw(out / "pareto.png", rows, is_estimate=table.is_estimate)
     print_result(values, page, as_json=as_json)
@@ -173,7 +195,7 @@ def _draw(path: Path, rows: list[dict[str, Any]], *, is_estimate: bool) -> None:
     has_p99 = all(row["itl_p99"] is not None for row in rows)
     latency = "itl_p99" if has_p99 else "itl_p95"
     for row in rows:
-        if row[latency] is not None:
+        if row[latency] is not None and row["prompt_token_loops_per_second"] is not None:
             place = (row["prompt_token_loops_per_second"], row[latency])
             places.setdefault(row["policy"], []).append(place)
     title = "prompts against decoding, simulated" + (" (estimate)" if is_estimate else "")

@@ -55,6 +55,8 @@ class DepthFamily:
     """h, in 0 to 1: 0 makes all requests alike, 1 gives every request one depth."""
     autocorrelation: float = 0.5
     """a, in 0 to 1 without 1: of neighbouring tokens, besides what their request shares."""
+    fewest: int = 1
+    """Loops that every token runs: smaller depths are raised to it."""
     _cuts: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +78,10 @@ class DepthFamily:
     @property
     def mean(self) -> float:
         """Expected loops of a token behind the first."""
-        return sum(depth * share for depth, share in enumerate(self.probabilities, start=1))
+        return sum(
+            max(depth, self.fewest) * share
+            for depth, share in enumerate(self.probabilities, start=1)
+        )
 
     def depths(self, index: int, num_tokens: int) -> tuple[int, ...]:
         gauss = Random(f"{self.seed}/{index}/depths").gauss
@@ -85,7 +90,8 @@ class DepthFamily:
         request, value = between * gauss(0, 1), gauss(0, 1)
         depths = [self.num_planes] * min(num_tokens, FIRST_TOKEN)
         for _ in range(FIRST_TOKEN, num_tokens):
-            depths.append(1 + bisect_left(self._cuts, request + within * value))
+            depth = 1 + bisect_left(self._cuts, request + within * value)
+            depths.append(max(depth, self.fewest))
             value = kept * value + new * gauss(0, 1)
         return tuple(depths)
 
@@ -128,6 +134,7 @@ def depth_source(
     seed: int = 0,
     heterogeneity: float = 0.25,
     autocorrelation: float = 0.5,
+    fewest: int = 1,
 ) -> DepthSource:
     """A source by what a user calls it.
 
@@ -138,6 +145,7 @@ def depth_source(
         seed: of the draws.
         heterogeneity: h, see the module.
         autocorrelation: a.
+        fewest: loops to which smaller depths are raised.
 
     Raises:
         UsageError: no such source, or one that P does not have.
@@ -161,6 +169,7 @@ def depth_source(
         seed=seed,
         heterogeneity=heterogeneity,
         autocorrelation=autocorrelation,
+        fewest=fewest,
     )
 
 

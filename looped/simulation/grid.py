@@ -1,6 +1,6 @@
 """Many simulated runs: every point of a grid on every seed, in one process or several."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from typing import Any
 from looped.bench.statistics import Numbers
 from looped.progress import progress_bars
 from looped.sched import CostModel, Policy
+from looped.timeline import Timeline
 
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
@@ -63,9 +64,13 @@ class Grid:
 
     def run(self, point: Point, seed: int) -> Numbers:
         """The numbers of one run."""
+        return Summary.of(self.timeline(point, seed)).numbers
+
+    def timeline(self, point: Point, seed: int) -> Timeline:
+        """What happens in one run."""
         workload = self._plan(point).workload(seed, rate=point.rate)
         config = scheduler_config(workload, point.scheduler_options)
-        return Summary.of(simulate(workload, config, self.costs)).numbers
+        return simulate(workload, config, self.costs)
 
     def run_pair(self, pair: tuple[Point, int]) -> Numbers:
         """The same, of a point and a seed in one."""
@@ -84,11 +89,27 @@ def workers(num_processes: int) -> Iterator[ProcessPoolExecutor | None]:
         yield None
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        yield pool
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # else it would run all that is left
+            raise
 
 
-def run_grid(grid: Grid, points: Sequence[Point], *, num_processes: int = 1) -> list[list[Numbers]]:
+def run_grid(
+    grid: Grid,
+    points: Sequence[Point],
+    *,
+    num_processes: int = 1,
+    on_run: Callable[[Point, int, Numbers], None] | None = None,
+) -> list[list[Numbers]]:
     """Numbers of every point on every seed, with a progress bar.
+
+    Args:
+        grid: workload, costs and seeds.
+        points: to run.
+        num_processes: that simulate at once.
+        on_run: is told of every run (point, seed, numbers), in order.
 
     Raises:
         UsageError: a point that could not run; nothing has run then.
@@ -100,15 +121,17 @@ def run_grid(grid: Grid, points: Sequence[Point], *, num_processes: int = 1) -> 
     with workers(num_processes) as pool, progress_bars() as bars:
         bar = bars.add_task("simulating", total=len(runs))
         mapped = map(grid.run_pair, runs) if pool is None else pool.map(grid.run_pair, runs)
-        for one in mapped:
+        for (point, seed), one in zip(runs, mapped, strict=True):
             numbers.append(one)
+            if on_run is not None:
+                on_run(point, seed, one)
             bars.advance(bar)
     size = len(grid.seeds)
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
 def mean_numbers(runs: Sequence[Numbers]) -> dict[str, float | None]:
-    """The mean over seeds; None where a run has no such number."""
+    """Means over seeds of each run's number, of its percentiles too; None where one has none."""
     means: dict[str, float | None] = {}
     for name in UNITS:
         values = [value for numbers in runs if (value := numbers[name]) is not None]

@@ -16,36 +16,38 @@ class WorkloadOptions:
     """Which requests come, when, and how many loops their tokens run."""
 
     workload: Path | None = None
-    """JSON lines with prompt_tokens, output_tokens and, if known, arrival_time and depths."""
+    """JSON lines: prompt_tokens, output_tokens and, if known, arrival_time, depths, priority."""
     from_log: Path | None = None
     """Launch log whose requests are played again: arrivals, lengths and depths as they were."""
-    requests: int = 200
-    """Requests to make up."""
-    prompt_tokens: str = "128"
-    """Length of a made-up prompt: N, or FROM:TO for any between."""
-    output_tokens: str = "64"
-    """Tokens that a made-up request emits: N, or FROM:TO."""
+    requests: int | None = None
+    """Requests to make up. None: 200."""
+    prompt_tokens: str | None = None
+    """Length of a made-up prompt: N, or FROM:TO for any between. None: 128."""
+    output_tokens: str | None = None
+    """Tokens that a made-up request emits: N, or FROM:TO. None: 64."""
     rate: float | None = None
     """Requests per second, as a Poisson process unless --burstiness says otherwise."""
     burstiness: float | None = None
     """Coefficient of variation of the gaps between arrivals (gamma distribution)."""
     concurrency: int | None = None
     """Requests under way at any time (a closed loop), instead of a rate."""
-    exits: str = "typical"
-    """Loops of a token: easy, typical, hard (means 2.25, 2.46, 2.58 of 4), mean:X, or full."""
-    exit_mode: str = "trace"
+    exits: str | None = None
+    """Loops of a token: easy, typical, hard (means 2.25, 2.46, 2.58 of 4), mean:X, or full.
+    None: typical."""
+    exit_mode: str | None = None
     """How exits are decided: trace (known ahead, so nothing is read), or ouro, ouro_delayed or
-    lookahead, which come to the same loops by signals that the host waits for."""
-    heterogeneity: float = 0.25
-    """Share of the variance of made-up depths that lies between requests, 0 to 1."""
-    autocorrelation: float = 0.5
-    """Of made-up depths, between neighbouring tokens of a request, 0 to below 1."""
+    lookahead, which come to the same loops by signals that the host waits for; the last two raise
+    made-up depths to 2 or more. None: trace."""
+    heterogeneity: float | None = None
+    """Share of the variance of made-up depths that lies between requests, 0 to 1. None: 0.25."""
+    autocorrelation: float | None = None
+    """Of made-up depths, between neighbouring tokens of a request, 0 to below 1. None: 0.5."""
     exit_trace: Path | None = None
-    """JSON: recorded depths, one list a request, instead of --exits."""
+    """JSON: recorded depths, one list a request, instead of --exits; an empty one is all loops."""
     exit_gates: Path | None = None
     """Recorded gates (.npz), from which --exit-threshold makes depths: an approximation."""
-    exit_threshold: float = 0.5
-    """Of --exit-gates."""
+    exit_threshold: float | None = None
+    """Of --exit-gates. None: 0.5."""
     min_loops: int | None = None
     """Fewest loops, of --exit-gates. None: 2."""
 
@@ -72,6 +74,17 @@ class SchedulerOptions:
     """Positions in a KV block."""
     kv_watermark: int | None = None
     """Blocks kept free at admission while anything is active. None: 0."""
+    prompt_shortcut: bool | None = None
+    """Let prompts run their depths in one launch while no request is past its prompt. None: as the
+    engine does, where the policy uses it."""
+    scheduling_policy: str | None = None
+    """Order of admission: fcfs, or priority (lower first, then arrival). None: fcfs."""
+    admission_scan_limit: int | None = None
+    """Waiting requests looked at in one round of admission. None: 64."""
+    admission_bypass_limit: int | None = None
+    """Later admissions that a blocked request tolerates before all behind it wait. None: 8."""
+    incremental_kv: bool | None = None
+    """Claim blocks when they are first written. None: at admission."""
 
     def values(self) -> dict[str, Any]:
         """Those that are given, by the names of `SchedulerConfig`."""
@@ -87,5 +100,8 @@ def parse_policy(text: str) -> dict[str, Any]:
     name, _, typed = text.partition(":")
     options = [tuple(word.split("=", 1)) for word in typed.split(",") if word]
     if not name or any(len(option) != 2 for option in options):
-        raise UsageError(f"expected a policy as NAME or NAME:KEY=VALUE,KEY=VALUE; got {text!r}")
+        raise UsageError(
+            "expected a policy as NAME or NAME:KEY=VALUE,KEY=VALUE, no value with a comma in it; "
+            f"got {text!r}"
+        )
     return {"policy": name, "policy_options": tuple(options)}

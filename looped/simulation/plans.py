@@ -1,15 +1,22 @@
 """From a user's options to the workload that they mean: files are read and checked."""
 
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from looped.errors import UsageError
 from looped.exit_trace import read_exit_traces
 from looped.launch_log import read_launch_log
 from looped.sched import ExitMode, ExitOptions, RequestError, resolve_exit
-from looped.timeline import Timeline
 
 from .gate_depths import depths_of_request
+from .log_workload import workload_of_log
 from .options import WorkloadOptions
 from .runs import WorkloadPlan
-from .workload import Lengths, WorkloadRequest, read_workload, workload_of_log
+from .workload import Lengths, WorkloadRequest, read_workload
+
+logger = logging.getLogger(__name__)
 
 
 def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
@@ -22,33 +29,89 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
     Raises:
         LoopedError: a file that cannot be read, or options that contradict each other.
     """
+    _check_alone(options)
     modes = (ExitMode.TRACE, ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD)
-    if options.exit_mode not in modes:
+    if options.exit_mode is not None and options.exit_mode not in modes:
         raise UsageError(f"exit mode must be one of {', '.join(modes)}; got {options.exit_mode!r}")
+    lengths = {
+        "prompt_tokens": options.prompt_tokens,
+        "output_tokens": options.output_tokens,
+    }
+    given: dict[str, Any] = {
+        "num_requests": options.requests,
+        **{name: Lengths.parse(text) for name, text in lengths.items() if text is not None},
+        "exits": options.exits,
+        "exit_mode": None if options.exit_mode is None else ExitMode(options.exit_mode),
+        "heterogeneity": options.heterogeneity,
+        "autocorrelation": options.autocorrelation,
+    }
+    requests = _requests(options, num_planes)
+    if requests and all(one.depths is not None for one in requests):
+        _refuse(options, "requests that all bring their depths", DEPTHS)
     plan = WorkloadPlan(
         num_planes=num_planes,
-        exit_mode=ExitMode(options.exit_mode),
-        requests=_requests(options),
-        num_requests=options.requests,
-        prompt_tokens=Lengths.parse(options.prompt_tokens),
-        output_tokens=Lengths.parse(options.output_tokens),
-        exits=options.exits,
+        requests=requests,
         traces=_traces(options, num_planes),
-        heterogeneity=options.heterogeneity,
-        autocorrelation=options.autocorrelation,
         rate=options.rate,
         burstiness=options.burstiness,
         concurrency=options.concurrency,
+        **{name: value for name, value in given.items() if value is not None},
     )
-    plan.workload(seed=0)  # refuses contradictions before anything is run
+    plan.workload(seed=0).check_depths()  # refuses contradictions before anything is run
     return plan
 
 
-def _requests(options: WorkloadOptions) -> list[WorkloadRequest]:
+def seeds_of(plan: WorkloadPlan, count: int) -> range:
+    """Seeds to run a plan on: so many, or one if more would be copies of it, which is said."""
+    if count > 1 and not plan.depends_on_seed:
+        logger.warning(
+            "no part of this workload is drawn at random: it runs once instead of %d times, and "
+            "there is no interval",
+            count,
+        )
+        return range(1)
+    return range(count)
+
+
+LENGTHS = ("requests", "prompt_tokens", "output_tokens")
+MADE_DEPTHS = ("exits", "heterogeneity", "autocorrelation")
+GATES = ("exit_threshold", "min_loops")
+DEPTHS = (*MADE_DEPTHS, "exit_trace", "exit_gates", *GATES)
+"""Options by what they are about."""
+
+
+def _check_alone(options: WorkloadOptions) -> None:
+    """UsageError for options of which one leaves the other nothing to say."""
     if options.workload is not None and options.from_log is not None:
         raise UsageError("--workload and --from-log both bring requests; give one")
+    if options.exit_trace is not None and options.exit_gates is not None:
+        raise UsageError("--exit-trace and --exit-gates both bring depths; give one")
+    if options.workload is not None:
+        _refuse(options, "--workload, which brings requests", LENGTHS)
     if options.from_log is not None:
-        requests = workload_of_log(Timeline(read_launch_log(options.from_log).events))
+        about = "--from-log, which brings requests, their depths and how they were decided"
+        _refuse(options, about, (*LENGTHS, *DEPTHS, "exit_mode"))
+    if options.exit_trace is not None:
+        _refuse(options, "--exit-trace, which brings depths", MADE_DEPTHS)
+    if options.exit_gates is not None:
+        _refuse(options, "--exit-gates, which bring depths", MADE_DEPTHS)
+    else:
+        _refuse(options, "no --exit-gates, which they are about", GATES)
+    if options.exits == "full":
+        _refuse(options, "--exits full, which draws no depths", MADE_DEPTHS[1:])
+
+
+def _refuse(options: WorkloadOptions, beside: str, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} means nothing with {beside}; leave it out"
+            )
+
+
+def _requests(options: WorkloadOptions, num_planes: int) -> list[WorkloadRequest]:
+    if options.from_log is not None:
+        requests = workload_of_log(read_launch_log(options.from_log).events, num_planes)
         if not requests:
             raise UsageError(f"{options.from_log} holds no request that brought a token")
         return requests
@@ -56,32 +119,44 @@ def _requests(options: WorkloadOptions) -> list[WorkloadRequest]:
 
 
 def _traces(options: WorkloadOptions, num_planes: int) -> list[tuple[int, ...]]:
-    if options.exit_trace is not None and options.exit_gates is not None:
-        raise UsageError("--exit-trace and --exit-gates both bring depths; give one")
+    """Recorded depths; a request without any ran all loops, as `--exit-trace` of the engine has it.
+
+    Only a request that failed before its first token brings none.
+    """
     if options.exit_trace is not None:
-        return read_exit_traces(options.exit_trace)
-    if options.exit_gates is None:
+        traces = read_exit_traces(options.exit_trace)
+    elif options.exit_gates is not None:
+        traces = _gate_depths(options, options.exit_gates, num_planes)
+    else:
         return []
+    if not traces:
+        file = options.exit_trace or options.exit_gates
+        raise UsageError(f"{file} holds no request, so no depths")
+    return [trace or (num_planes,) for trace in traces]
+
+
+def _gate_depths(options: WorkloadOptions, file: Path, num_planes: int) -> list[tuple[int, ...]]:
     from looped.gate_record import read_gate_record
 
-    record = read_gate_record(options.exit_gates)
+    record = read_gate_record(file)
     if record.probabilities.shape[1] != num_planes:
         raise UsageError(
-            f"{options.exit_gates} is of a model of {record.probabilities.shape[1]} loops, the "
+            f"{file} is of a model of {record.probabilities.shape[1]} loops, the "
             f"cost table of one of {num_planes}"
         )
     try:
         rule = resolve_exit(
             ExitOptions(
-                mode=ExitMode.OURO, threshold=options.exit_threshold, min_loops=options.min_loops
+                mode=ExitMode.OURO,
+                threshold=0.5 if options.exit_threshold is None else options.exit_threshold,
+                min_loops=options.min_loops,
             ),
             ExitOptions(),
             num_planes,
         )
     except RequestError as error:
         raise UsageError(str(error)) from None
-    traces = (
+    return [
         depths_of_request(record.of_request(index), rule, num_planes)
         for index in range(len(record.offsets) - 1)
-    )
-    return [trace for trace in traces if trace]
+    ]

@@ -7,8 +7,9 @@ The prompts' ids are not in a log; others take their place that share the same p
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
+from math import inf
 
 from looped.errors import LoopedError
 from looped.launch_events import (
@@ -30,17 +31,14 @@ from looped.sched import (
     LaunchResult,
     Policy,
     Request,
+    RequestError,
     Scheduler,
     ScoreResult,
     SimulatedExecutor,
-    SimulatedOutput,
-    Stage,
 )
 from looped.timeline import Name
 
-STOP_ID = 1
-"""Stands for whatever ended a request with reason `stop`."""
-OwnEvent = RequestEvent | AbortEvent | LaunchEvent | EndEvent | FaultEvent
+from .fates import STOP_ID, OwnEvent, fates_of, missing_request
 
 
 @dataclass
@@ -54,6 +52,9 @@ class Replay:
     """The first launch that did not, recorded and replayed; None if all did."""
     fault: FaultEvent | None = None
     """Where the recorded engine failed, and the replay ends."""
+    num_unknown: int = 0
+    """Launches at the end of a cut log, or before a fault, that were not compared: what they carry
+    depends on exits that nothing after them tells."""
 
 
 def replay(events: Iterable[LogEvent], *, policy: Policy | None = None) -> list[Replay]:
@@ -85,44 +86,6 @@ def _by_engine(events: Iterable[LogEvent]) -> dict[int, tuple[EngineEvent, list[
         else:
             current.append(event)
     return engines
-
-
-@dataclass
-class _Fate:
-    """What becomes of one request, gathered from the events after it."""
-
-    depths: list[int] = field(default_factory=list)
-    is_stopped: bool = False
-    num_tokens: int = 0
-
-    def output(self) -> SimulatedOutput:
-        token_ids = [0] * (self.num_tokens - 1) + [STOP_ID] if self.is_stopped else ()
-        return SimulatedOutput(tuple(self.depths), tuple(token_ids))
-
-
-def _fates(events: Iterable[OwnEvent]) -> list[_Fate]:
-    """The fate of each request, in the order of their lines; ids may come again."""
-    fates: list[_Fate] = []
-    current: dict[Name, _Fate] = {}
-    for event in events:
-        match event:
-            case RequestEvent():
-                fates.append(_Fate())
-                current[event.request_id, event.sample_index] = fates[-1]
-            case LaunchEvent():
-                for token in event.tokens:
-                    current[token.request_id, token.sample_index].depths.append(token.exit_depth)
-            case AbortEvent():
-                fate = current[event.request_id, event.sample_index]
-                # A token had left the loops, or was about to, and no launch brought it any more.
-                if event.stage is Stage.CODA:
-                    fate.depths.append(event.loops_done)
-                elif event.is_exit_pending:
-                    fate.depths.append(event.loops_done + 1)
-            case EndEvent(reason=FinishReason.STOP):
-                fate = current[event.request_id, event.sample_index]
-                fate.is_stopped, fate.num_tokens = True, event.num_tokens
-    return fates
 
 
 class _Prompts:
@@ -172,11 +135,15 @@ class _EngineReplay:
             config = engine.scheduler_config(policy)
         except ConfigError as error:
             raise LoopedError(f"the log cannot be replayed here: {error}") from None
-        self._events = events
+        ends = (i for i, event in enumerate(events) if isinstance(event, FaultEvent))
+        self._events = events[: next(ends, len(events) - 1) + 1]
+        events = [event for event in self._events if not isinstance(event, FaultEvent)]
         self._executor = _ReplayExecutor()
         self._scheduler = Scheduler(config, self._executor)
         self._prompts = _Prompts(config.vocab_size, config.block_size)
-        self._fates = iter(_fates(events))
+        fates = fates_of(events)
+        self._fates = iter(fates)
+        self._unknown_from = min((fate.unknown_from for fate in fates), default=inf)
         self._samples: dict[Name, Request] = {}
         self._bad_names: dict[int, set[Name]] = defaultdict(set)
         self._late_aborts: list[AbortEvent] = []
@@ -188,6 +155,8 @@ class _EngineReplay:
     def run(self) -> Replay:
         """Replays up to the first difference, the first fault, or the end."""
         for event in self._events:
+            if self._replay.num_unknown and not isinstance(event, LaunchEvent | FaultEvent):
+                continue
             match event:
                 case RequestEvent():
                     self._add(event)
@@ -204,9 +173,11 @@ class _EngineReplay:
         return self._replay
 
     def _add(self, event: RequestEvent) -> None:
-        earlier = tuple(
-            self._samples[event.request_id, index] for index in range(event.num_earlier_samples)
-        )
+        names = [(event.request_id, index) for index in range(event.num_earlier_samples)]
+        missing = [name for name in names if name not in self._samples]
+        if missing:
+            raise missing_request(missing[0])
+        earlier = tuple(self._samples[name] for name in names)
         request = Request(
             request_id=event.request_id,
             sample_index=event.sample_index,
@@ -220,10 +191,16 @@ class _EngineReplay:
             payload=next(self._fates).output(),
         )
         self._samples[_name(request)] = request
-        self._scheduler.add(request)
+        try:
+            self._scheduler.add(request)
+        except RequestError as error:
+            raise LoopedError(f"the log cannot be replayed here: {error}") from None
 
     def _launch(self, event: LaunchEvent) -> None:
         record = event.record
+        if record.index >= self._unknown_from:
+            self._replay.num_unknown += 1
+            return
         batch = self._scheduler.schedule(event.scheduled)
         for abort in self._late_aborts:
             self._scheduler.abort(abort.request_id, abort.sample_index)

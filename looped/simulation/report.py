@@ -70,7 +70,7 @@ def comparison_page(
     baseline: str,
 ) -> str:
     """Means of every policy, and its change against the baseline, seed by seed."""
-    lines = [run_page(description, costs, means)]
+    lines = [run_page(description, costs, means), *means_note(description)]
     if paired:
         lines.append(
             f"Change against {baseline} on the same seeds, in percent: geometric mean [95 % "
@@ -96,11 +96,21 @@ RATES = ("capacity", "failed_rate")
 """What a search of a capacity finds: the largest rate that does, and one that does not."""
 
 
+def means_note(description: Mapping[str, Any]) -> Iterator[str]:
+    """A line that says what a number is where there were several seeds."""
+    if description.get("seeds", 1) > 1:
+        yield (
+            "Numbers are means over the seeds of each run's own; a percentile is one run's, and "
+            "its mean is not that of all values together.\n"
+        )
+
+
 def sweep_page(
     description: Mapping[str, Any], costs: CostModel, rows: Sequence[Mapping[str, Any]]
 ) -> str:
     """A line for every point, with what tells it apart and the means of some numbers."""
     lines = [*caution(costs), *description_lines(description), ""]
+    lines += means_note(description)
     if rows:
         names = [name for name in rows[0] if name not in UNITS and name not in RATES]
         varied = [name for name in names if len({str(row[name]) for row in rows}) > 1]
@@ -108,7 +118,7 @@ def sweep_page(
         heads = [name.replace("_", " ") for name in (*varied, *shown)]
         lines += table_head("policy", [_with_unit(head) for head in heads if head != "policy"])
         for row in rows:
-            cells = [_shown(name, row[name]) for name in (*varied, *shown) if name != "policy"]
+            cells = [_shown(name, row) for name in (*varied, *shown) if name != "policy"]
             lines.append(table_row(str(row["policy"]), cells))
     return "\n".join(lines) + "\n"
 
@@ -119,7 +129,10 @@ def _with_unit(head: str) -> str:
     return ", ".join(filter(None, (head, shown_unit(unit))))
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, row: Mapping[str, Any]) -> str:
+    value = row[name]
+    if name == "failed_rate" and value is None and row["capacity"] is not None:
+        return "not bounded"
     if name in UNITS or name in RATES:
         factor, _ = SCALES.get(UNITS.get(name, ""), (1.0, ""))
         return number_cell(None if value is None else factor * value)

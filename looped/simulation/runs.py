@@ -26,7 +26,14 @@ from looped.timeline import Timeline
 
 from .depths import DepthSource, RecordedDepths, depth_source
 from .recording import record
-from .workload import VOCAB_SIZE, Lengths, Workload, WorkloadRequest, synthetic_requests
+from .workload import (
+    VOCAB_SIZE,
+    Lengths,
+    Workload,
+    WorkloadRequest,
+    fewest_loops,
+    synthetic_requests,
+)
 
 ESTIMATE = "estimate"
 """The word that stands with every result of a cost table that was never measured."""
@@ -91,11 +98,34 @@ class WorkloadPlan:
             seed=seed,
             heterogeneity=self.heterogeneity,
             autocorrelation=self.autocorrelation,
+            fewest=min(fewest_loops(self.exit_mode), self.num_planes),
         )
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether two seeds give two workloads; else runs of several are copies of one."""
+        return self.workload(0).facts != self.workload(1).facts
+
+    @property
+    def _is_made_up(self) -> bool:
+        """Whether there are depths to make up."""
+        brings_none = not self.requests or any(one.depths is None for one in self.requests)
+        return brings_none and not self.traces
+
+    def _exits_told(self) -> str:
+        if self.requests and all(one.depths is not None for one in self.requests):
+            return "the requests' own"
+        told = f"{len(self.traces)} recorded traces" if self.traces else self.exits
+        if self._is_made_up and fewest_loops(self.exit_mode) > 1:
+            told += f", raised to {fewest_loops(self.exit_mode)} or more"
+        if any(one.depths is not None for one in self.requests):
+            told += ", where a request brings none"
+        return told
 
     def to_json(self) -> dict[str, Any]:
         """What was run, for the record."""
         is_made = not self.requests
+        has_rules = not is_made and all(one.exit_rule is not None for one in self.requests)
         lengths = {
             name: f"{lengths.shortest}:{lengths.longest}"
             for name, lengths in (
@@ -106,10 +136,10 @@ class WorkloadPlan:
         return {
             "num_requests": self.num_requests if is_made else len(self.requests),
             **(lengths if is_made else {}),
-            "exits": f"{len(self.traces)} recorded traces" if self.traces else self.exits,
-            "exit_mode": str(self.exit_mode),
-            "heterogeneity": None if self.traces else self.heterogeneity,
-            "autocorrelation": None if self.traces else self.autocorrelation,
+            "exits": self._exits_told(),
+            "exit_mode": "the requests' own" if has_rules else str(self.exit_mode),
+            "heterogeneity": self.heterogeneity if self._is_made_up else None,
+            "autocorrelation": self.autocorrelation if self._is_made_up else None,
             "rate": self.rate,
             "burstiness": self.burstiness,
             "concurrency": self.concurrency,

@@ -1,8 +1,8 @@
 """What simulated requests ask for and when they come: made up, or read from a file.
 
 A workload file has one JSON object a line: `prompt_tokens`, `output_tokens`, and, if it knows,
-`arrival_time` in seconds and `depths`, the loops of every output token. Where it does not, arrivals
-and depths are made up as for any other workload.
+`arrival_time` in seconds, `depths`, the loops of every output token (an empty list: all loops), and
+`priority`. Where it does not, arrivals and depths are made up as for any other workload.
 """
 
 import json
@@ -21,22 +21,20 @@ from looped.sched import (
     ExitMode,
     ExitOptions,
     ExitRule,
-    FinishReason,
     Request,
     RequestError,
     SimulatedOutput,
     TimedArrivals,
     resolve_exit,
 )
-from looped.timeline import Timeline
 
-from .depths import DepthSource
+from .depths import DepthSource, RecordedDepths
 
 VOCAB_SIZE = 1 << 16
 """Of made-up prompts that no model reads."""
 INDEX_TOKENS = 4
 """First tokens of a made-up prompt, which spell its index."""
-KEYS = frozenset({"arrival_time", "prompt_tokens", "output_tokens", "depths"})
+KEYS = frozenset({"arrival_time", "prompt_tokens", "output_tokens", "depths", "priority"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,8 @@ class WorkloadRequest:
     """Loops of each output token, the first P; None: to be made up."""
     exit_rule: ExitRule | None = None
     """How they are decided, of a request that was recorded; None: as the workload says."""
+    priority: int = 0
+    """Lower goes first, where the scheduler asks."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ def read_workload(path: Path) -> list[WorkloadRequest]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8: {error}") from None
     requests = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -113,30 +115,6 @@ def read_workload(path: Path) -> list[WorkloadRequest]:
         raise UsageError(f"{path} holds no request")
     if len({request.arrival_time is None for request in requests}) > 1:
         raise UsageError(f"{path}: either every request has an arrival_time or none has")
-    return requests
-
-
-def workload_of_log(timeline: Timeline) -> list[WorkloadRequest]:
-    """Requests of a launch log, with their arrivals, lengths and depths as they were.
-
-    Those that were aborted or failed have the tokens that they emitted; without any, they are left
-    out. The first arrives at 0.
-    """
-    start = min(event.time for event in timeline.requests.values())
-    requests = []
-    for name, event in timeline.requests.items():
-        depths = tuple(token.token.exit_depth for token in timeline.tokens.get(name, ()))
-        end = timeline.ends.get(name)
-        if depths and (end is None or end.reason is not FinishReason.ERROR):
-            requests.append(
-                WorkloadRequest(
-                    event.num_prompt_tokens,
-                    len(depths),
-                    event.time - start,
-                    depths,
-                    event.exit_rule,
-                )
-            )
     return requests
 
 
@@ -177,8 +155,10 @@ class Workload:
             raise UsageError("requests that bring arrival times take no burstiness")
         if self.concurrency is not None and self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, got {self.concurrency}")
-        if self.rate is not None and not self.rate > 0:
+        if self.rate is not None and not 0 < self.rate < float("inf"):
             raise UsageError(f"expected a rate above 0, got {self.rate}")
+        if self.rate is not None and not has_times:
+            arrival_times(0, self.rate, seed=self.seed, burstiness=self.burstiness)  # its checks
 
     @property
     def longest(self) -> int:
@@ -199,6 +179,23 @@ class Workload:
             return ClosedArrivals(self._built(), self.concurrency)
         return TimedArrivals(map(Arrival, self._times(), self._built()))
 
+    def check_depths(self) -> None:
+        """Checks depths that were not made up.
+
+        Raises:
+            UsageError: some are no exit trace of this P, or none that the exit mode comes to.
+        """
+        for index, one in enumerate(self.requests):
+            if one.depths is not None or isinstance(self.depths, RecordedDepths):
+                self._rule(index, self._depths(index))
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """All that a scheduler gets to see; equal for workloads that lead to equal runs."""
+        times = None if self.concurrency is not None else self._times()
+        depths = [self._depths(index) for index in range(len(self.requests))]
+        return times, [replace(one, arrival_time=None, depths=()) for one in self.requests], depths
+
     def _times(self) -> list[float]:
         own = [one.arrival_time for one in self.requests if one.arrival_time is not None]
         if not own:
@@ -213,33 +210,48 @@ class Workload:
 
     def _built(self) -> Iterator[Request]:
         for index, one in enumerate(self.requests):
-            depths = (one.depths or self.depths.depths(index, one.output_tokens))[
-                : one.output_tokens
-            ]
-            try:
-                rule = one.exit_rule or self._rule(depths)
-            except RequestError as error:
-                raise UsageError(f"request {index} of the workload: {error}") from None
+            depths = self._depths(index)
             yield Request(
                 request_id=str(index),
                 prompt_token_ids=prompt_of(index, one.prompt_tokens, self.vocab_size),
                 max_tokens=one.output_tokens,
-                exit_rule=rule,
+                exit_rule=self._rule(index, depths),
+                priority=one.priority,
                 payload=SimulatedOutput(depths),
             )
 
-    def _rule(self, depths: tuple[int, ...]) -> ExitRule:
-        """A rule by which tokens leave at these depths."""
-        if self.exit_mode is ExitMode.TRACE:
-            return resolve_exit(ExitOptions(trace=depths), ExitOptions(), self.num_planes)
-        is_full = min(depths) == self.num_planes
-        options = ExitOptions(mode=self.exit_mode, threshold=1.0 if is_full else 0.5, min_loops=1)
-        if self.exit_mode is not ExitMode.OURO and min(depths) < 2:
-            raise RequestError(
-                f"exit mode {self.exit_mode} decides a loop ahead, so no token leaves after loop "
-                "1; its depths have one that does"
+    def _depths(self, index: int) -> tuple[int, ...]:
+        one = self.requests[index]
+        if one.depths is None:
+            return self.depths.depths(index, one.output_tokens)
+        return one.depths[: one.output_tokens] or (self.num_planes,)
+
+    def _rule(self, index: int, depths: tuple[int, ...]) -> ExitRule:
+        """A rule by which a request's tokens leave at these depths."""
+        try:
+            trace = resolve_exit(ExitOptions(trace=depths), ExitOptions(), self.num_planes)
+            rule = self.requests[index].exit_rule
+            if rule is not None:
+                return rule
+            if self.exit_mode is ExitMode.TRACE:
+                return trace
+            is_full = min(depths) == self.num_planes
+            if not is_full and min(depths) < fewest_loops(self.exit_mode):
+                raise RequestError(
+                    f"exit mode {self.exit_mode} decides a loop ahead, so no token leaves after "
+                    "loop 1; its depths have one that does: try exit mode trace or ouro"
+                )
+            options = ExitOptions(
+                mode=self.exit_mode, threshold=1.0 if is_full else 0.5, min_loops=1
             )
-        return resolve_exit(options, ExitOptions(), self.num_planes)
+            return resolve_exit(options, ExitOptions(), self.num_planes)
+        except RequestError as error:
+            raise UsageError(f"request {index} of the workload: {error}") from None
+
+
+def fewest_loops(mode: ExitMode) -> int:
+    """Loops after which a token can leave at the earliest, by how that is decided."""
+    return 1 if mode in (ExitMode.TRACE, ExitMode.OURO) else 2
 
 
 def prompt_of(index: int, num_tokens: int, vocab_size: int = VOCAB_SIZE) -> tuple[int, ...]:
@@ -264,9 +276,12 @@ def _parse(values: Any) -> WorkloadRequest:
         not isinstance(depths, list) or not all(type(depth) is int for depth in depths)
     ):
         raise ValueError("depths must be a list of whole numbers")
+    if type(values.get("priority", 0)) is not int:
+        raise ValueError(f"priority must be a whole number, got {values['priority']!r}")
     return WorkloadRequest(
         values["prompt_tokens"],
         values["output_tokens"],
         None if time is None else float(time),
-        tuple(depths) if depths else None,
+        None if depths is None else tuple(depths),
+        priority=values.get("priority", 0),
     )

@@ -9,9 +9,10 @@ from load_runs import load_run, served
 from virtual_loop import run_virtually
 
 from looped.bench.arrivals import Prompt, poisson_arrivals
+from looped.bench.backlog import backlogs
 from looped.bench.load_client import LoadClient
 from looped.bench.load_run import play_run
-from looped.bench.load_summary import RULES, Judgement, backlogs, summarise_run
+from looped.bench.load_summary import RULES, Judgement, summarise_run
 from looped.bench.served_request import Failure, Objective
 
 JUDGEMENT = Judgement(objective=Objective(ttft=1.0, itl=0.2))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_line import looped
-from simulations import COSTS
+from simulations import COSTS, simulated_events
 
 from looped.gate_record import GateRecord, write_gate_record
-from looped.launch_log import read_launch_log
+from looped.launch_log import read_launch_log, write_launch_log
 from looped.timeline import Timeline
 
 SIZES = ("--requests", 8, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
@@ -102,6 +102,9 @@ def test_pictures_are_drawn_where_none_are(table, tmp_path):
         (("--rate", 1, "--prompt-tokens", "9:1"), "a range of lengths"),
         (("--rate", 1, "--policy", "nothing"), "nothing"),
         (("--rate", 1, "--policy", "mixed:depth"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "slack:target=1,5"), "no value with a comma in it"),
+        (("--rate", 1, "--launch-log-waits"), "add --launch-log FILE"),
+        (("--rate", 1, "--burstiness", "1e200"), "burstiness must be above 0"),
         (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
         (("--rate", 1, "--workload", "none.jsonl"), "none.jsonl cannot be read"),
         (("--rate", 1, "--exit-trace", "none.json"), "none.json cannot be read"),
@@ -112,6 +115,28 @@ def test_a_mistake_is_one_line(table, arguments, complaint):
     assert done.returncode == 2
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_log_without_requests_is_a_mistake(table, tmp_path):
+    path = tmp_path / "run.jsonl"
+    write_launch_log(path, simulated_events()[:1], {})
+    done = run(table, "--from-log", path, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "holds no request" in done.stderr
+
+
+def test_a_mode_that_decides_ahead_runs_and_is_logged(table, tmp_path):
+    path = tmp_path / "run.jsonl"
+    run(table, *SIZES, "--rate", 9, "--exit-mode", "lookahead", "--launch-log", path)
+    assert path.exists()
+
+
+def test_costs_of_nothing_give_no_rates(tmp_path):
+    path = tmp_path / "zero.json"
+    free = {name: 0.0 for name, value in COSTS.to_json().items() if isinstance(value, float)}
+    path.write_text(json.dumps(COSTS.to_json() | free))
+    done = run(path, *SIZES, "--concurrency", 8, "--json")
+    assert json.loads(done.stdout)["numbers"]["requests_per_second"] is None
 
 
 def test_a_table_that_is_none_is_a_mistake():

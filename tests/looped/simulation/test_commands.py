@@ -10,7 +10,9 @@ from simulations import COSTS, simulated_events
 
 from looped.launch_events import LaunchEvent
 from looped.launch_log import write_launch_log
-from looped.sched import read_cost_table
+from looped.sched import read_cost_table, wavefront_policy
+from looped.simulation.grid import Grid
+from looped.simulation.report import sweep_page
 
 LOAD = ("--requests", 6, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
 TWO = ("--policy", "mixed", "--policy", "separate")
@@ -91,6 +93,7 @@ def test_a_sweep_has_every_combination(table, tmp_path):
 def test_a_sweep_searches_capacities(table, tmp_path):
     out = tmp_path / "results"
     search = ("--slo", "ttft_p95=0.3", "--start-rate", 2, "--precision", 1.5, "--seeds", 1)
+    search += ("--requests", 16)
     alone = ("--max-num-seqs", 1)
     values = json.loads(sweep(table, out, *TWO, *search, *alone, "--json").stdout)
     assert values["points"] == []
@@ -99,9 +102,52 @@ def test_a_sweep_searches_capacities(table, tmp_path):
     assert len(rows_of(out / "capacities.csv")) == 2
 
 
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_what_was_simulated_is_kept_if_it_ends_early(table, tmp_path, monkeypatch, command):
+    out, run = tmp_path / "results", Grid.run
+
+    def interrupted(grid, point, seed):
+        if (point.policy, seed) == ("separate", 1):
+            raise KeyboardInterrupt
+        return run(grid, point, seed)
+
+    monkeypatch.setattr(Grid, "run", interrupted)
+    load = ("--costs", table, *LOAD, *TWO, "--rate", 9, "--seeds", 2)
+    assert looped("simulate", command, *load, "--out", out, check=False).returncode == 130
+    assert [row["policy"] for row in rows_of(out / "runs.csv")] == ["mixed", "mixed", "separate"]
+    assert not json.loads((out / "result.json").read_text())["is_complete"]
+    assert "INCOMPLETE" in (out / "result.md").read_text()
+
+
+def test_a_search_that_finds_no_bound_says_so():
+    found = [("a", 8.0, None), ("b", None, 1.0)]
+    rows = [dict(zip(("policy", "capacity", "failed_rate"), one, strict=True)) for one in found]
+    page = sweep_page({}, COSTS, rows)
+    assert "| a | 8.00 | not bounded |" in page
+    assert "| b | - | 1.00 |" in page
+
+
+def test_runs_that_would_be_copies_have_no_interval(table, tmp_path):
+    full = ("--concurrency", 2, "--exits", "full", "--requests", 4, "--prompt-tokens", 9)
+    full += ("--output-tokens", 3, "--seeds", 5, "--json")
+    done = looped("simulate", "compare", "--costs", table, *TWO, *full)
+    values = json.loads(done.stdout)
+    assert values["seeds"] == 1
+    launches = values["paired"]["separate"]["launches"]
+    assert launches["num_pairs"] == 1
+    assert launches["difference"]["low"] is None
+    assert "runs once instead of 5 times" in done.stderr
+
+
+def test_several_seeds_are_means_of_their_percentiles(table):
+    assert "a percentile is one run's" in compare(table, *TWO, "--rate", 9).stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (("--slo", "ttft_p95=1"), "a capacity needs at least 16 requests"),
+        (("--rate", 1, "--slo", "itl_p99=1"), "itl_p99 needs at least 1,000 gaps"),
         ((), "expected loads to sweep"),
         (("--rate", 1, "--concurrency", 1), "two kinds of load"),
         (("--slo", "ttft_p95=1", "--concurrency", 1), "leave out --concurrency"),
@@ -154,6 +200,36 @@ def test_a_fit_of_a_simulated_log_finds_its_costs(table, tmp_path, waits):
     values = json.loads(looped("simulate", "fit", log, "--out", out, "--json").stdout)
     assert values["mape"] < 0.02
     assert read_cost_table(out).weight_floor == pytest.approx(COSTS.weight_floor, rel=0.05)
+
+
+def test_the_folder_of_a_table_is_there_before_the_fit(log, tmp_path):
+    done = looped("simulate", "fit", log, "--out", tmp_path / "none" / "x.json", check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "none is not a folder" in done.stderr
+
+
+def test_a_replay_takes_the_policy_that_a_log_cannot_name(tmp_path):
+    path = tmp_path / "run.jsonl"
+    events = simulated_events(policy=wavefront_policy(2), prefill_chunk_size=8)
+    write_launch_log(path, events, {})
+    done = looped("simulate", "replay", path, check=False)
+    assert done.returncode == 1
+    assert "--policy NAME:KEY=VALUE" in done.stderr
+    assert looped("simulate", "replay", path, "--policy", "wavefront:window=2").returncode == 0
+    done = looped("simulate", "replay", path, "--policy", "absent", check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_cut_log_says_what_was_not_compared(table, tmp_path):
+    path, cut = tmp_path / "run.jsonl", tmp_path / "cut.jsonl"
+    looped("simulate", "run", "--costs", table, *LOAD, "--rate", 50, "--exit-mode", "ouro",
+           "--min-coda-batch-size", 4, "--launch-log", path)  # fmt: skip
+    lines = path.read_text().splitlines(keepends=True)
+    told = ""
+    for count in range(20, 44):
+        cut.write_text("".join(lines[:count]))
+        told += looped("simulate", "replay", cut).stdout
+    assert "more depend on what a cut log does not say" in told
 
 
 def test_a_replay_says_how_far_it_came(log):

@@ -73,6 +73,47 @@ def test_the_capacity_is_where_the_objective_breaks():
     assert rates[capacity.failed_rate]["ttft_p95"] > 0.5
 
 
+def test_a_rate_that_is_not_kept_up_with_is_no_capacity():
+    # Few requests at once: their gaps are what they are at any rate.
+    grid = replace(GRID, plan=replace(PLAN, num_requests=64))
+    search = {"start": 4.0, "precision": 1.3}
+    found = capacity_of(grid, Point("mixed", SMALL), Objective.parse(["itl_p95=9"]), **search)
+    assert found.failed_rate is not None
+    trials = dict(found.trials)
+    assert trials[found.rate].is_bounded
+    assert not trials[found.failed_rate].is_bounded
+    most = full_house_rate(replace(grid, plan=replace(grid.plan, rate=None)), Point("mixed", SMALL))
+    assert 0.7 * most < found.rate < 1.3 * most
+
+
+@pytest.mark.parametrize(
+    ("text", "num_requests", "complaint"),
+    [
+        ("itl_p99=1", 20, r"itl_p99 needs at least 1,000 gaps in every run, got \d+"),
+        ("ttft_p99=1", 200, "ttft_p99 needs at least 1,000 requests in every run, got 200"),
+        ("ttft_p50=1", 15, "a capacity needs at least 16 requests"),
+    ],
+)
+def test_an_objective_that_a_workload_is_too_small_for_is_refused(text, num_requests, complaint):
+    workload = replace(PLAN, num_requests=num_requests).workload(0)
+    with pytest.raises(UsageError, match=complaint):
+        Objective.parse([text]).check(workload)
+
+
+def test_an_objective_suits_a_workload_that_is_large_enough():
+    workload = replace(PLAN, num_requests=1000).workload(0)
+    Objective.parse(["itl_p99=1", "ttft_p99=1", "latency_p95=1"]).check(workload)
+
+
+def test_runs_are_told_in_order():
+    told = []
+    numbers = run_grid(GRID, POINTS[:2], on_run=lambda *run: told.append(run))
+    assert [(point, seed) for point, seed, _ in told] == [
+        (point, seed) for point in POINTS[:2] for seed in (0, 1)
+    ]
+    assert [own for _, _, own in told] == [own for two in numbers for own in two]
+
+
 @pytest.mark.parametrize("text", ["itl_p99", "itl_p99=0", "itl_p99=x", "makespans=1", "rows=1"])
 def test_an_objective_that_is_none_is_refused(text):
     with pytest.raises(UsageError, match=r"an objective is NUMBER=SECONDS"):

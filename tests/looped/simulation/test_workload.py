@@ -125,6 +125,7 @@ def test_a_files_requests_keep_their_times_and_depths(tmp_path):
         ('{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": -1}', "arrival_time must be"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "depths": [1.5]}', "depths must be"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "depth": 1}', "expected an object with"),
+        ('{"prompt_tokens": 1, "output_tokens": 1, "priority": "x"}', "priority must be"),
         (
             '{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": 0}\n'
             '{"prompt_tokens": 1, "output_tokens": 1}',
@@ -136,6 +137,13 @@ def test_a_damaged_file_is_refused(tmp_path, text, complaint):
     path = tmp_path / "load.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match=complaint):
+        read_workload(path)
+
+
+def test_a_file_of_other_bytes_is_refused(tmp_path):
+    path = tmp_path / "load.jsonl"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is no text in UTF-8"):
         read_workload(path)
 
 
