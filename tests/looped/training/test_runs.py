@@ -126,20 +126,20 @@ def test_two_processes_never_train_in_one_folder(whole):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "Expecting property name"),
         ('{"prompt": "a"}', "expected"),
         ('{"prompt": "a", "completion": ""}', "not empty"),
     ],
 )
 def test_a_line_that_is_no_example_is_named(tiny_folder, tmp_path, line, message):
     data = tmp_path / "data.jsonl"
-    data.write_text('{"prompt": "a", "completion": "b"}\n' + line + "\n")
+    data.write_text('{"prompt": "a", "completion": "b"}\n\n' + line + "\n")
     done = looped(
         *["train", "gate", "--model", tiny_folder, "--data", data, "--out", tmp_path / "out"],
         check=False,
     )
-    assert done.returncode == 1
-    assert "line 2" in done.stderr
+    assert done.returncode == 2
+    assert "line 3: " in done.stderr
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
 
