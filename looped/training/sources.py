@@ -12,7 +12,7 @@ from looped.errors import LoopedError, UsageError
 from looped.request_file import read_lines
 from looped.tokenizer import Tokenizer
 
-from .batches import DrawExample, Example
+from .batches import DrawExample, Example, check_example
 from .digests import file_digest
 from .export import WriteCompanions, companions_of
 
@@ -53,7 +53,7 @@ def check_fits(source: Source, folder: Path, config: ModelConfig) -> None:
         )
 
 
-def file_source(file: Path, folder: Path) -> Source:
+def file_source(file: Path, folder: Path, sequence_length: int | None = None) -> Source:
     """Lines of a JSONL file of {"prompt", "completion"}, each as likely as the others.
 
     Args:
@@ -61,9 +61,10 @@ def file_source(file: Path, folder: Path) -> Source:
             first token count.
         folder: whose tokenizer encodes both texts as they are; each completion is followed by the
             lowest id that the folder calls an end of sequence.
+        sequence_length: of the rows that the examples have to fit; None leaves that to batches.
 
     Raises:
-        UsageError: with the line's number, for a line that is not such an object.
+        UsageError: with the line's number, for a line that is not such an object, or is too long.
         LoopedError: the file or the tokenizer cannot be read.
     """
     tokenizer = Tokenizer.from_folder(folder)
@@ -72,7 +73,14 @@ def file_source(file: Path, folder: Path) -> Source:
             f"{folder} names no end of sequence; add eos_token_id to its generation_config.json"
         )
     end_token_id = min(tokenizer.stop_token_ids)
-    examples = read_lines(file, lambda values: _parse(values, tokenizer, end_token_id))
+
+    def parse(values: Any) -> Example:
+        example = _parse(values, tokenizer, end_token_id)
+        if sequence_length is not None:
+            check_example(example, sequence_length)
+        return example
+
+    examples = read_lines(file, parse)
 
     def draw(rng: random.Random) -> Example:
         return rng.choice(examples)

@@ -4,6 +4,8 @@ import json
 import random
 
 import pytest
+from command_line import looped
+from training_runs import write_examples
 
 from looped.training.sources import file_source
 
@@ -16,3 +18,17 @@ def test_line_separators_of_unicode_do_not_end_a_line(tiny_folder, tmp_path, sep
     source = file_source(data, tiny_folder)
     rng = random.Random(0)
     assert source.draw(rng) == source.draw(rng)
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "gate"])
+def test_a_line_that_is_too_long_is_named_before_anything_is_written(tiny_folder, tmp_path, stage):
+    data, out = write_examples(tmp_path / "data.jsonl"), tmp_path / "out"
+    with data.open("a") as file:
+        file.write(json.dumps({"prompt": "the quick", "completion": " brown fox" * 40}) + "\n")
+    folder = ["--model" if stage == "gate" else "--tokenizer", tiny_folder]
+    command = ["train", stage, *folder, "--data", data, "--out", out, "--sequence-length", 32]
+    done = looped(*command, check=False)
+    assert done.returncode == 2
+    assert f"{data}, line 10: an example has " in done.stderr
+    assert "a row holds 33; raise --sequence-length to " in done.stderr
+    assert not out.exists()
