@@ -42,7 +42,11 @@ Data = Annotated[
     typer.Option(help='JSONL instead of a task: {"prompt": text, "completion": text} a line.'),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from DIR's last checkpoint, if there is one.")
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from DIR's last checkpoint; a run without one is begun anew in any case.",
+    ),
 ]
 
 

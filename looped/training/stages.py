@@ -65,9 +65,10 @@ def pretrain_stage(
     check_startable(out, resume=resume)
     _check_length(config, shape.max_position_embeddings)
     examples = source()
+    model_config = shape.model_config(examples.vocab_size)
     options = {"stage": "pretrain", **asdict(shape), **_options(examples, config)}
     with RunFolder.start(out, options, resume=resume) as run:
-        model = initial_model(shape.model_config(examples.vocab_size), config.seed)
+        model = initial_model(model_config, config.seed)
         logger.info("training %d parameters", model.config.num_parameters)
         model = pretrain(run, config, model, _batches(examples, config))
         export_model(model, run.model, examples.write_companions, overwrite=True)

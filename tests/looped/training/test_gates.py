@@ -249,7 +249,7 @@ def test_a_file_of_texts_trains_any_checkpoint(tiny_folder, tmp_path):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A run that was begun, and nothing more: model, data, and the command that goes on."""
+    """A run that has come to its first checkpoint: model, data, and the command that goes on."""
     model = copy_fixture(tmp_path / "model")
     data = write_examples(tmp_path / "data.jsonl")
     command = ["train", "gate", "--model", model, "--data", data, "--out", tmp_path / "out"]
@@ -258,7 +258,8 @@ def begun(tmp_path):
 
     with pytest.MonkeyPatch.context() as patched:
 
-        def interrupted(*_):
+        def interrupted(run, *_):
+            run.save(1, {"x": np.zeros(1)})
             raise LoopedError("interrupted")
 
         patched.setattr(stages, "train_gate", interrupted)

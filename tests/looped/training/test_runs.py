@@ -124,6 +124,16 @@ def test_two_processes_never_train_in_one_folder(whole):
 
 
 @pytest.mark.parametrize(
+    "option", [("--num-layers", 0), ("--head-dim", 15), ("--rope-theta", "nan")]
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(tmp_path, option):
+    done = looped(*pretrain_arguments(tmp_path / "out", *option), check=False)
+    assert done.returncode in (1, 2)
+    assert option[0].strip("-").replace("-", "_") in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "Expecting property name"),
