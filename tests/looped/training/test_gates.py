@@ -212,6 +212,14 @@ def test_the_demos_task_is_refused_for_a_model_of_another_tokenizer(tiny_folder,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("stage", "num_loops"), [("gate", 1), ("lookahead", 1), ("lookahead", 2)])
+def test_a_model_of_too_few_loops_is_refused(tmp_path, stage, num_loops):
+    model = make_demo_model(tmp_path / "model", num_loops=num_loops)
+    done = looped(*arguments(stage, model, tmp_path / "out"), check=False)
+    assert (done.returncode, "takes at least" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tokenizer_with_ids_that_the_model_has_not_is_refused(backbone):
     config = load_folder(backbone).config
     check_fits(demo_source(), backbone, config)
