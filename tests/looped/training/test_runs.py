@@ -124,7 +124,7 @@ def test_two_processes_never_train_in_one_folder(whole):
 
 
 @pytest.mark.parametrize(
-    "option", [("--num-layers", 0), ("--head-dim", 15), ("--rope-theta", "nan")]
+    "option", [("--num-layers", 0), ("--head-dim", 15), ("--rope-theta", "nan"), ("--seed", -1)]
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(tmp_path, option):
     done = looped(*pretrain_arguments(tmp_path / "out", *option), check=False)
