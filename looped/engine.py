@@ -64,8 +64,7 @@ class LLMEngine:
                 f"{loaded.layers}; load it with load_folder(..., layers={self.config.layers!r})"
             )
         self._exit_defaults = self.config.exit_defaults(loaded.config)
-        self._has_lookahead_gate = loaded.has_lookahead_gate
-        check_lookahead(self.config.exit_mode, has_gate=self._has_lookahead_gate)
+        check_lookahead(self.config.exit_mode, loaded.lookahead_gate, loaded.config.num_loops)
         parameters = Parameters(
             model=loaded.model,
             lookahead=LookaheadHeads.create(
@@ -216,7 +215,7 @@ class LLMEngine:
             num_planes=self.model_config.num_loops,
             eos_token_ids=self._eos_token_ids,
             exit_defaults=self._exit_defaults,
-            has_lookahead_gate=self._has_lookahead_gate,
+            lookahead_gate=self.loaded.lookahead_gate,
         )
         if self._observer.records_gates:
             check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
