@@ -97,7 +97,10 @@ def gsm8k(
         typer.Option(help='GSM8K\'s JSONL: {"question", "answer" ending in "#### N"} a line.'),
     ],
     model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the first so many; lines after them are not read."),
+    ] = None,
     num_shots: Annotated[
         int, typer.Option(min=0, max=3, help="Worked examples before each question.")
     ] = 3,
