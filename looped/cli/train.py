@@ -126,6 +126,11 @@ def _source(
         return partial(demo_source, sequence_length)
     if tokenizer is None:
         raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise UsageError(
+            f"{tokenizer} has no tokenizer.json, which --data is encoded with; name a folder that "
+            "has one"
+        )
     return partial(file_source, data, tokenizer, sequence_length)
 
 

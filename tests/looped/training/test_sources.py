@@ -32,3 +32,12 @@ def test_a_line_that_is_too_long_is_named_before_anything_is_written(tiny_folder
     assert f"{data}, line 10: an example has " in done.stderr
     assert "a row holds 33; raise --sequence-length to " in done.stderr
     assert not out.exists()
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_words_of_training(tmp_path):
+    data, nowhere = write_examples(tmp_path / "data.jsonl"), tmp_path / "nowhere"
+    command = ["train", "pretrain", "--data", data, "--out", tmp_path / "out"]
+    done = looped(*command, "--tokenizer", nowhere, check=False)
+    assert done.returncode == 2
+    assert f"{nowhere} has no tokenizer.json, which --data is encoded with" in done.stderr
+    assert not (tmp_path / "out").exists()
