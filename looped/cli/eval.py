@@ -82,9 +82,9 @@ def demo(
         description=_description()
         | {"model": name, "exit_mode": exit_mode and exit_mode.value, "min_loops": min_loops},
     )
+    print_result(result.to_json(), demo_page(result), as_json=as_json)
     if out is not None:
         write_demo(out, result, has_plots=has_plots)
-    print_result(result.to_json(), demo_page(result), as_json=as_json)
     result.check_agreement()
 
 
@@ -147,14 +147,14 @@ def gsm8k(
             "is_chat": chat,
         },
     )
+    print_result(result.to_json(), gsm8k_page(result), as_json=as_json)
     if out is not None:
         write_gsm8k(out, result, has_plots=has_plots)
-    print_result(result.to_json(), gsm8k_page(result), as_json=as_json)
     result.check_complete()
 
 
 def _check_out(out: Path | None, *, has_plots: bool) -> None:
-    """UsageError before long work for a folder that is there, or pictures that cannot be drawn."""
+    """UsageError before long work for a folder that cannot be made, or pictures that cannot be."""
     from looped.bench.results_folder import check_folders
 
     check_folders(out)
