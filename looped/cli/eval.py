@@ -49,13 +49,23 @@ def demo(
     dtype: Annotated[
         Dtype, typer.Option(help="Type to run in; in float32 all policies have to agree.")
     ] = Dtype.float32,
+    min_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="PERCENT",
+            help="Exit with 1 if fewer are right with every loop.  [no bound]",
+        ),
+    ] = None,
     out: Out = None,
     has_plots: Plots = True,
     as_json: AsJson = False,
 ) -> None:
     """Answer held-out demo problems under every policy, at every depth and with adaptive exits.
 
-    Exits with 1 if the answers of mixed, separate and atomic differ in float32.
+    Exits with 1 if the answers of mixed, separate and atomic differ in float32, or if fewer are
+    right than --min-accuracy.
     """
     from looped.demo.problems import FULL_COUNT, QUICK_COUNT, held_out
     from looped.evaluation.demo import THRESHOLDS, evaluate_demo
@@ -86,6 +96,8 @@ def demo(
     if out is not None:
         write_demo(out, result, has_plots=has_plots)
     result.check_agreement()
+    if min_accuracy is not None:
+        result.check_accuracy(min_accuracy)
 
 
 @evaluation.command()

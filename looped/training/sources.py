@@ -38,13 +38,18 @@ OpenSource = Callable[[], Source]
 """Reads the examples, which may take long: after all that is quick has been checked."""
 
 
-def check_fits(source: Source, folder: Path, config: ModelConfig) -> None:
+def check_fits(
+    source: Source,
+    folder: Path,
+    config: ModelConfig,
+    *,
+    advice: str = "train on --data instead, or take a model that was trained on this task",
+) -> None:
     """LoopedError unless examples are written in the tokenizer of a model's folder, and ids fit."""
     file = folder / "tokenizer.json"
     if not file.exists() or read_json(file) != json.loads(source.tokenizer_json):
         raise LoopedError(
-            f"the examples ({source.name}) are encoded by another tokenizer than {file}; train on "
-            "--data instead, or take a model that was trained on this task"
+            f"the examples ({source.name}) are encoded by another tokenizer than {file}; {advice}"
         )
     if source.vocab_size > config.vocab_size:
         raise LoopedError(
