@@ -99,6 +99,7 @@ class LLMEngine:
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
+        self._told_plan: MemoryPlan | None = None
         self._unfinished: dict[str, dict[int, Request]] = {}
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
@@ -154,7 +155,7 @@ class LLMEngine:
         has_scores: bool = True,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Compiles ahead, so that no request causes a compilation; prints the memory plan.
+        """Compiles ahead, so that no request causes a compilation; logs a new memory plan.
 
         Args:
             prompt_lengths: of all requests that will come, once per sample, if they are known:
@@ -170,7 +171,10 @@ class LLMEngine:
             )
         )
         self.runner.executables.prepare(rungs, should_stop=should_stop)
-        logger.info("%s", self.memory_plan)
+        plan = self.memory_plan
+        if plan != self._told_plan:
+            self._told_plan = plan
+            logger.info("%s", plan)
 
     @property
     def memory_plan(self) -> MemoryPlan:
