@@ -63,6 +63,7 @@ package: $(READY)
 		$(CURDIR)/tests/support/import_all.py
 	cd / && $(abspath $(VENV))/wheel-check/bin/looped -q generate --max-tokens 4 \
 		--model $(CURDIR)/tests/fixtures/ouro-tiny "hello" >/dev/null
+	cd / && test -n "$$($(abspath $(VENV))/wheel-check/bin/looped -q generate "What is 3 + 4?")"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \

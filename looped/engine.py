@@ -64,8 +64,7 @@ class LLMEngine:
                 f"{loaded.layers}; load it with load_folder(..., layers={self.config.layers!r})"
             )
         self._exit_defaults = self.config.exit_defaults(loaded.config)
-        self._has_lookahead_gate = loaded.has_lookahead_gate
-        check_lookahead(self.config.exit_mode, has_gate=self._has_lookahead_gate)
+        check_lookahead(self.config.exit_mode, loaded.lookahead_gate, loaded.config.num_loops)
         parameters = Parameters(
             model=loaded.model,
             lookahead=LookaheadHeads.create(
@@ -100,6 +99,7 @@ class LLMEngine:
         self.is_broken = False
         """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
+        self._told_plan: MemoryPlan | None = None
         self._unfinished: dict[str, dict[int, Request]] = {}
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
@@ -155,7 +155,7 @@ class LLMEngine:
         has_scores: bool = True,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Compiles ahead, so that no request causes a compilation; prints the memory plan.
+        """Compiles ahead, so that no request causes a compilation; logs a new memory plan.
 
         Args:
             prompt_lengths: of all requests that will come, once per sample, if they are known:
@@ -171,7 +171,10 @@ class LLMEngine:
             )
         )
         self.runner.executables.prepare(rungs, should_stop=should_stop)
-        logger.info("%s", self.memory_plan)
+        plan = self.memory_plan
+        if plan != self._told_plan:
+            self._told_plan = plan
+            logger.info("%s", plan)
 
     @property
     def memory_plan(self) -> MemoryPlan:
@@ -287,7 +290,7 @@ class LLMEngine:
             num_planes=self.model_config.num_loops,
             eos_token_ids=self._eos_token_ids,
             exit_defaults=self._exit_defaults,
-            has_lookahead_gate=self._has_lookahead_gate,
+            lookahead_gate=self.loaded.lookahead_gate,
         )
         if self._observer.records_gates:
             check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)

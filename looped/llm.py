@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looped.convert import LOOKAHEAD_FILE, resolve_model_folder
+from looped.convert import read_lookahead_gate, resolve_model_folder
 
 from .compilation_cache import use_compilation_cache
 from .config import ModelConfig
@@ -84,10 +84,10 @@ class LLM:
         # Before the weights are read: what contradicts itself is refused at once.
         model_config = ModelConfig.from_file(folder / "config.json")
         check_options(config, model_config, num_loops)
+        num_planes = num_loops or model_config.num_loops
         if observer is not None and observer.records_gates:
-            num_planes = num_loops or model_config.num_loops
             check_default_depth(config, replace(model_config, num_loops=num_planes))
-        check_lookahead(config.exit_mode, has_gate=(folder / LOOKAHEAD_FILE).exists())
+        check_lookahead(config.exit_mode, read_lookahead_gate(folder, model_config), num_planes)
         has_tokenizer = (folder / "tokenizer.json").exists()
         self.tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
         self._has_own_ends = eos_token_ids is not None

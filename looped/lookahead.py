@@ -64,11 +64,29 @@ def serves(gate: LookaheadGate, config: ModelConfig) -> bool:
     return 0 < config.num_loops - 2 <= len(gate.bias)
 
 
-def check_lookahead(mode: ExitMode | None, *, has_gate: bool) -> None:
-    """UsageError for exit mode `lookahead` of a model without trained heads."""
-    if mode == ExitMode.LOOKAHEAD and not has_gate:
+def check_lookahead(mode: ExitMode | None, gate: LookaheadGate | None, num_loops: int) -> None:
+    """UsageError for exit mode `lookahead` of a model whose heads do not serve its P.
+
+    Args:
+        mode: that is asked for.
+        gate: the folder's trained heads, None without them.
+        num_loops: P that the model runs with.
+    """
+    if mode != ExitMode.LOOKAHEAD:
+        return
+    if num_loops < 3:
+        raise UsageError(
+            f"exit mode lookahead decides after loops 1 to P - 2, and the model runs P = "
+            f"{num_loops}; run at least 3 loops (--num-loops), or choose another mode"
+        )
+    if gate is None:
         raise UsageError(
             f"exit mode lookahead needs trained heads, and the model's folder has no "
-            f"{LOOKAHEAD_FILE} for this number of loops; train them with `looped train lookahead`, "
-            "or choose another mode"
+            f"{LOOKAHEAD_FILE}; train them with `looped train lookahead`, or choose another mode"
+        )
+    if num_loops - 2 > len(gate.bias):
+        raise UsageError(
+            f"exit mode lookahead needs a head for each of loops 1 to P - 2, and the model runs "
+            f"P = {num_loops} with the {len(gate.bias)} of {LOOKAHEAD_FILE}; run at most "
+            f"{len(gate.bias) + 2} loops (--num-loops), or choose another mode"
         )

@@ -82,19 +82,22 @@ def read_texts(path: Path, encode: Callable[[str], Sequence[int]]) -> list[tuple
     return read_lines(path, parse)
 
 
-def read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
+def read_lines(path: Path, parse: Callable[[Any], T], limit: int | None = None) -> list[T]:
     """Reads a JSONL file: one parsed value for every line that is not empty, at least one.
 
     Args:
         path: the file.
         parse: makes a value of what a line holds; its UsageError gets the line's number.
+        limit: values to read, at least one; what comes after them is not looked at. None reads all.
 
     Raises:
         UsageError: with the line's number, for a line that is not JSON or cannot be parsed.
     """
-    parsed = []
+    parsed: list[T] = []
     # Not splitlines: JSON texts may hold line separators of Unicode as they are.
     for number, line in enumerate(_read(path).split("\n"), start=1):
+        if len(parsed) == limit:
+            break
         if not line.strip():
             continue
         try:

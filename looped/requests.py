@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from looped.convert import LookaheadGate
 from looped.sched import ExitOptions, PromptScoring, Request, RequestError, resolve_exit
 
 from .errors import UsageError
@@ -72,7 +73,7 @@ def build_requests(
     num_planes: int,
     eos_token_ids: frozenset[int],
     exit_defaults: ExitOptions,
-    has_lookahead_gate: bool,
+    lookahead_gate: LookaheadGate | None,
 ) -> list[Request]:
     """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
@@ -87,7 +88,7 @@ def build_requests(
         )
     try:
         exit_rule = resolve_exit(params.exit, exit_defaults, num_planes)
-        check_lookahead(exit_rule.mode, has_gate=has_lookahead_gate)
+        check_lookahead(exit_rule.mode, lookahead_gate, num_planes)
     except (RequestError, UsageError) as error:
         raise UsageError(f"{name}: {error}") from None
     for option in ("stop_token_ids", "logit_bias"):

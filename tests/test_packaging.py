@@ -111,19 +111,19 @@ def test_every_package_and_what_lies_beside_the_code_is_in_the_wheel(tmp_path):
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
     copy = tmp_path / "checkout"
     copy_sources(copy)
-    model = copy / "looped" / "demo" / "model"
-    model.mkdir(exist_ok=True)
-    for name in ("config.json", "model.safetensors", "README.md"):
-        (model / name).touch()
     subprocess.run([*command, copy], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    archive = zipfile.ZipFile(wheel)
+    names = set(archive.namelist())
     targets = {f"looped/pallas_kernels/targets/{name}.txtpb" for name in ("a100", "h200")}
     assert {"looped/py.typed", "looped/server/status.html", *targets} <= names
     tables = {path.name for path in (ROOT / "sched/cost_tables").iterdir()}
     assert tables
     assert {f"looped/sched/cost_tables/{name}" for name in tables} <= names
-    assert {f"looped/demo/model/{path.name}" for path in model.iterdir()} <= names
+    model = {path.name: path.read_bytes() for path in (ROOT / "looped/demo/model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= model.keys()
+    for name, content in model.items():
+        assert archive.read(f"looped/demo/model/{name}") == content, name
     for folder in FOLDERS:
         for path in source_files(folder):
             relative = path.relative_to(ROOT)

@@ -8,6 +8,7 @@ finished: there is no `result.json`, or it says so.
 """
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ INCOMPLETE = "**INCOMPLETE**: the benchmark is still running, or ended early.\n\
 
 
 def check_folders(out: Path | None, profile: Path | None = None) -> None:
-    """Refuses a place for results that is taken, before anything slow is done.
+    """Refuses a place for results that is taken or cannot be had, before anything slow is done.
 
     Raises:
-        UsageError: `out` exists, or one of the two folders would lie in the other.
+        UsageError: `out` exists or cannot be made, or one of the two folders would lie in the
+            other.
     """
     if out is None:
         return
     if out.exists() or out.is_symlink():
         raise UsageError(f"{out} exists; choose another name for the results")
+    _check_writable(out)
     if profile is None:
         return
     results, traces = out.resolve(), profile.resolve()
@@ -34,6 +37,19 @@ def check_folders(out: Path | None, profile: Path | None = None) -> None:
         raise UsageError(
             f"results and profile need folders apart, got --out {out} and --profile {profile}"
         )
+
+
+def _check_writable(out: Path) -> None:
+    """Makes a folder where `out` or its first missing parent would be, and removes it."""
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=place):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be made ({place}: {error.strerror}); choose another place for the "
+            "results"
+        ) from None
 
 
 def make_folder(folder: Path, description: dict[str, Any]) -> None:

@@ -49,13 +49,23 @@ def demo(
     dtype: Annotated[
         Dtype, typer.Option(help="Type to run in; in float32 all policies have to agree.")
     ] = Dtype.float32,
+    min_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="PERCENT",
+            help="Exit with 1 if fewer are right with every loop.  [no bound]",
+        ),
+    ] = None,
     out: Out = None,
     has_plots: Plots = True,
     as_json: AsJson = False,
 ) -> None:
     """Answer held-out demo problems under every policy, at every depth and with adaptive exits.
 
-    Exits with 1 if the answers of mixed, separate and atomic differ in float32.
+    Exits with 1 if the answers of mixed, separate and atomic differ in float32, or if fewer are
+    right than --min-accuracy.
     """
     from looped.demo.problems import FULL_COUNT, QUICK_COUNT, held_out
     from looped.evaluation.demo import THRESHOLDS, evaluate_demo
@@ -82,10 +92,12 @@ def demo(
         description=_description()
         | {"model": name, "exit_mode": exit_mode and exit_mode.value, "min_loops": min_loops},
     )
+    print_result(result.to_json(), demo_page(result), as_json=as_json)
     if out is not None:
         write_demo(out, result, has_plots=has_plots)
-    print_result(result.to_json(), demo_page(result), as_json=as_json)
     result.check_agreement()
+    if min_accuracy is not None:
+        result.check_accuracy(min_accuracy)
 
 
 @evaluation.command()
@@ -97,7 +109,10 @@ def gsm8k(
         typer.Option(help='GSM8K\'s JSONL: {"question", "answer" ending in "#### N"} a line.'),
     ],
     model: Annotated[str, typer.Option(help="Converted or Hugging Face folder, or a hub id.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the first so many; lines after them are not read."),
+    ] = None,
     num_shots: Annotated[
         int, typer.Option(min=0, max=3, help="Worked examples before each question.")
     ] = 3,
@@ -144,14 +159,14 @@ def gsm8k(
             "is_chat": chat,
         },
     )
+    print_result(result.to_json(), gsm8k_page(result), as_json=as_json)
     if out is not None:
         write_gsm8k(out, result, has_plots=has_plots)
-    print_result(result.to_json(), gsm8k_page(result), as_json=as_json)
     result.check_complete()
 
 
 def _check_out(out: Path | None, *, has_plots: bool) -> None:
-    """UsageError before long work for a folder that is there, or pictures that cannot be drawn."""
+    """UsageError before long work for a folder that cannot be made, or pictures that cannot be."""
     from looped.bench.results_folder import check_folders
 
     check_folders(out)

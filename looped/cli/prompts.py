@@ -6,13 +6,14 @@ from looped.errors import UsageError
 
 
 def read_standard_input() -> str:
-    """All of standard input, without its final newline."""
+    """All of standard input, without its final newline, "\\n" or "\\r\\n"."""
     if sys.stdin.isatty():
         raise UsageError("no prompt: give PROMPT, --prompt-ids, --requests or standard input")
     try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input is not UTF-8: {error}") from None
+    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def parse_token_ids(text: str) -> tuple[int, ...]:

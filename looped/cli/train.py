@@ -42,7 +42,11 @@ Data = Annotated[
     typer.Option(help='JSONL instead of a task: {"prompt": text, "completion": text} a line.'),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from DIR's last checkpoint, if there is one.")
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from DIR's last checkpoint; a run without one is begun anew in any case.",
+    ),
 ]
 
 
@@ -65,7 +69,8 @@ def pretrain(
 
     if task is not None and tokenizer is not None:
         raise UsageError("a task brings its own tokenizer; leave out --tokenizer")
-    pretrain_stage(out, _source(task, data, tokenizer), shape, config, resume=resume)
+    source = _source(task, data, tokenizer, config.sequence_length)
+    pretrain_stage(out, source, shape, config, resume=resume)
 
 
 @train.command()
@@ -85,7 +90,8 @@ def gate(
 
     _check_source(task, data)
     folder = resolve_model_folder(model)
-    gate_stage(out, folder, _source(task, data, folder), config, resume=resume)
+    source = _source(task, data, folder, config.sequence_length)
+    gate_stage(out, folder, source, config, resume=resume)
 
 
 @train.command()
@@ -105,19 +111,27 @@ def lookahead(
 
     _check_source(task, data)
     folder = resolve_model_folder(model)
-    lookahead_stage(out, folder, _source(task, data, folder), config, resume=resume)
+    source = _source(task, data, folder, config.sequence_length)
+    lookahead_stage(out, folder, source, config, resume=resume)
 
 
-def _source(task: Task | None, data: Path | None, tokenizer: Path | None) -> "OpenSource":
+def _source(
+    task: Task | None, data: Path | None, tokenizer: Path | None, sequence_length: int
+) -> "OpenSource":
     from looped.demo.examples import demo_source
     from looped.training.sources import file_source
 
     _check_source(task, data)
     if data is None:
-        return demo_source
+        return partial(demo_source, sequence_length)
     if tokenizer is None:
         raise UsageError("--data needs the tokenizer that encodes it; add --tokenizer DIR")
-    return partial(file_source, data, tokenizer)
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise UsageError(
+            f"{tokenizer} has no tokenizer.json, which --data is encoded with; name a folder that "
+            "has one"
+        )
+    return partial(file_source, data, tokenizer, sequence_length)
 
 
 def _check_source(task: Task | None, data: Path | None) -> None:

@@ -7,6 +7,7 @@ before it and ends with the turn.
 
 import random
 
+from looped.errors import UsageError
 from looped.training.batches import Example
 from looped.training.sources import Source
 
@@ -14,10 +15,24 @@ from .problems import draw_problem
 from .tokenizer import CHAT_END_ID, END_ID, chat_prompt, demo_tokenizer, write_tokenizer
 
 CHAT_SHARE = 0.25
+LONGEST_EXAMPLE = 100
+"""Tokens of an example at most: a chat of four comparisons, each "… times as many …"."""
 
 
-def demo_source() -> Source:
-    """Problems of the training side, of all kinds, difficulties and forms."""
+def demo_source(sequence_length: int | None = None) -> Source:
+    """Problems of the training side, of all kinds, difficulties and forms.
+
+    Args:
+        sequence_length: of the rows that the examples have to fit; None leaves that to batches.
+
+    Raises:
+        UsageError: a row may be too short for what will be drawn.
+    """
+    if sequence_length is not None and sequence_length < LONGEST_EXAMPLE - 1:
+        raise UsageError(
+            f"an example of the demo's task has up to {LONGEST_EXAMPLE} tokens, and a row holds "
+            f"{sequence_length + 1}; raise --sequence-length to {LONGEST_EXAMPLE - 1}"
+        )
     tokenizer = demo_tokenizer()
 
     def encode(text: str) -> list[int]:

@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from looped.config import ModelConfig
+from looped.convert import resolve_model_folder
 from looped.demo.answers import MAX_TOKENS, Answer, answers
+from looped.demo.examples import demo_source
 from looped.demo.problems import Problem
 from looped.divergence import first_divergence
 from looped.engine_config import EngineConfig
 from looped.errors import LoopedError, UsageError
 from looped.llm import LLM
 from looped.sched import ExitMode, ExitOptions
+from looped.training.sources import check_fits
 
 from .accuracy import Accuracy
 from .agreement import Agreement, compare_policies
@@ -98,6 +102,15 @@ class DemoEvaluation:
             "thresholds": [summary.to_json() for summary in self.thresholds],
         }
 
+    def check_accuracy(self, least_percent: float) -> None:
+        """LoopedError if fewer problems are right with every loop at full depth."""
+        accuracy = self.depths[-1].accuracy
+        if 100 * accuracy.num_right < least_percent * accuracy.num_problems:
+            raise LoopedError(
+                f"{accuracy.num_right} of {accuracy.num_problems} answers are right with every "
+                f"loop, {100 * accuracy.share:.1f} %; at least {least_percent:g} % were asked for"
+            )
+
     def check_agreement(self) -> None:
         """LoopedError if policies part in float32; in bfloat16 near ties may go either way."""
         for agreement in self.agreements:
@@ -134,7 +147,8 @@ def evaluate_demo(
         description: machine, date and command, for the record.
 
     Raises:
-        LoopedError: no sound model, exits that it cannot serve, or a launch that failed.
+        LoopedError: no sound model of this task, exits that it cannot serve, or a launch that
+            failed.
     """
     if exit_mode is ExitMode.TRACE:
         raise UsageError("exit mode trace replays exits, and there are none here; choose another")
@@ -142,9 +156,16 @@ def evaluate_demo(
         raise UsageError(
             f"threshold {FULL_DEPTH:g} is every loop, which is measured in any case; leave it out"
         )
+    folder = resolve_model_folder(model)
+    check_fits(
+        demo_source(),
+        folder,
+        ModelConfig.from_file(folder / "config.json"),
+        advice="take a model that was trained on this task: looped train pretrain --task demo",
+    )
     reference, *others = POLICIES
     adaptive = replace(config, exit_mode=exit_mode, min_loops=min_loops, policy=reference)
-    llm = LLM(model, dtype=dtype, config=adaptive)
+    llm = LLM(str(folder), dtype=dtype, config=adaptive)
     compared = [FULL_DEPTH, *thresholds[:1]]
     runs = {reference: _runs(llm, problems, [FULL_DEPTH, *thresholds], reference)}
     for policy in others:
@@ -163,7 +184,7 @@ def evaluate_demo(
     num_loops = llm.engine.model_config.num_loops
     depths = []
     for shallower in range(1, num_loops):
-        loaded = LLM(model, dtype=dtype, num_loops=shallower, config=config)
+        loaded = LLM(str(folder), dtype=dtype, num_loops=shallower, config=config)
         answered = _runs(loaded, problems, [FULL_DEPTH], f"P = {shallower}")
         depths.append(summarise(answered[FULL_DEPTH], shallower, FULL_DEPTH))
     summaries = {

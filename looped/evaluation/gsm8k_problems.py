@@ -25,12 +25,12 @@ def read_gsm8k(path: Path, limit: int | None = None) -> list[GradeProblem]:
     Args:
         path: JSONL of {"question", "answer"}, the answer ending in "#### N"; other keys are
             ignored.
-        limit: problems to take from the beginning; None takes all.
+        limit: problems to take from the beginning, at least one; None takes all.
 
     Raises:
         UsageError: with the line's number, for anything that is not such a problem.
     """
-    return read_lines(path, _parse)[:limit]
+    return read_lines(path, _parse, limit)
 
 
 def _parse(values: Any) -> GradeProblem:

@@ -34,6 +34,19 @@ class Example(NamedTuple):
 DrawExample = Callable[[random.Random], Example]
 
 
+def check_example(example: Example, sequence_length: int) -> None:
+    """UsageError for an example that is longer than a row, or has nothing to predict."""
+    if _size(example) < 1:
+        raise UsageError(
+            "an example has fewer than two tokens, so there is none to predict; remove it"
+        )
+    if _size(example) > sequence_length:
+        raise UsageError(
+            f"an example has {_size(example) + 1} tokens, and a row holds {sequence_length + 1}; "
+            f"raise --sequence-length to {_size(example)}, or shorten it"
+        )
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
@@ -137,15 +150,7 @@ class Batches:
 
     def _drawn(self, rng: random.Random) -> Example:
         example = self._draw(rng)
-        if _size(example) < 1:
-            raise UsageError(
-                "an example has fewer than two tokens, so there is none to predict; remove it"
-            )
-        if _size(example) > self._shape[1]:
-            raise UsageError(
-                f"an example has {_size(example) + 1} tokens, and a row holds "
-                f"{self._shape[1] + 1}; raise --sequence-length"
-            )
+        check_example(example, self._shape[1])
         return example
 
     def _row_for(self, example: Example, ends: Sequence[int]) -> int | None:

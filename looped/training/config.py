@@ -1,5 +1,6 @@
 """Options of training runs, as a user gives them; the defaults are the demo model's recipe."""
 
+import math
 from dataclasses import dataclass
 
 from looped.config import ModelConfig
@@ -73,11 +74,15 @@ class TrainingConfig:
         for name in ("steps", "batch_size", "sequence_length", "checkpoint_interval"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "max_gradient_norm"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("warmup_steps", "final_learning_rate", "prompt_weight"):
-            _check_not_negative(self, name)
+        _check_positive(self, "learning_rate", "max_gradient_norm")
+        _check_not_negative(self, "warmup_steps", "prompt_weight")
+        if not 0 <= self.final_learning_rate <= 1:
+            raise UsageError(
+                f"final_learning_rate must be in 0 to 1, got {self.final_learning_rate}; it is a "
+                "share of --learning-rate"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"seed must be in 0 to {2**32 - 1}, got {self.seed}")
         if self.warmup_steps >= self.steps:
             raise UsageError(
                 f"warmup_steps must be below steps: {self.warmup_steps} >= {self.steps}; "
@@ -103,7 +108,7 @@ class PretrainConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_not_negative(self, "weight_decay")
+        _check_not_negative(self, "entropy_weight", "weight_decay", "exit_loss")
         if not 0 <= self.exit_share < 1:
             raise UsageError(
                 f"exit_share must be at least 0 and below 1, got {self.exit_share}; the other rows "
@@ -135,6 +140,11 @@ class GateConfig(FrozenBackboneConfig):
     margin: float = 0.003
     """Nats to be gained at which it is even odds."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(self, "slope")
+        _check_not_negative(self, "margin")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LookaheadConfig(FrozenBackboneConfig):
@@ -150,6 +160,13 @@ class LookaheadConfig(FrozenBackboneConfig):
         _check_not_negative(self, "weight_decay")
 
 
-def _check_not_negative(config: TrainingConfig, name: str) -> None:
-    if getattr(config, name) < 0:
-        raise UsageError(f"{name} must not be negative, got {getattr(config, name)}")
+def _check_positive(config: TrainingConfig, *names: str) -> None:
+    for name in names:
+        if not 0 < (value := getattr(config, name)) < math.inf:
+            raise UsageError(f"{name} must be above 0 and finite, got {value}")
+
+
+def _check_not_negative(config: TrainingConfig, *names: str) -> None:
+    for name in names:
+        if not 0 <= (value := getattr(config, name)) < math.inf:
+            raise UsageError(f"{name} must be finite and not negative, got {value}")

@@ -1,6 +1,7 @@
 """A training run on disk: what was asked, metrics, checkpoints, and the finished model.
 
-run.json            options and hashes of the inputs; a run is resumed only with the same ones
+run.json            options and hashes of the inputs; once there is a checkpoint, a run is resumed
+                    only with the same ones
 metrics.jsonl       a line for each update
 loss.png            the same as a picture, where there is matplotlib
 checkpoints/STEP    Orbax; each appears complete or not at all, the last two are kept
@@ -26,15 +27,20 @@ from looped.errors import LoopedError, UsageError
 logger = logging.getLogger(__name__)
 
 NUM_KEPT = 2
-STAGED_OPTIONS = ".run.json.partial"
+LOCK, STAGED_OPTIONS = ".lock", ".run.json.partial"
 
 
 class RunFolder:
-    """One run's folder, which no other process may train in until it is closed."""
+    """One run's folder, which no other process may train in until it is closed.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the folder, which has its options.
+        lock: held until the folder is closed.
+    """
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
-        self._lock = _locked(path / ".lock")
+        self._lock = lock
         for left in path.glob(".model.*"):  # by a process that was killed while it exported
             shutil.rmtree(left)
         self._checkpoints = ocp.CheckpointManager(
@@ -48,31 +54,21 @@ class RunFolder:
     def start(cls, path: Path, options: Mapping[str, Any], *, resume: bool) -> Self:
         """Makes a new run's folder, or opens one that was begun with the same options.
 
+        A run that has no checkpoint yet is begun anew, with whatever options.
+
         Raises:
             UsageError: the folder exists and is not to be resumed, or holds another run.
+            LoopedError: another process trains in it.
         """
         check_startable(path, resume=resume)
-        file = path / "run.json"
-        asked = json.loads(json.dumps(options))
-        if file.exists():
-            begun = read_json(file)
-            changed = sorted(
-                name for name in begun.keys() | asked.keys() if begun.get(name) != asked.get(name)
-            )
-            if changed:
-                raise UsageError(
-                    f"{path} was begun with other options: "
-                    + ", ".join(
-                        f"{name} {begun.get(name)!r}, now {asked.get(name)!r}" for name in changed
-                    )
-                    + "; give the same ones, or choose another name"
-                )
-            return cls(path)
         path.mkdir(parents=True, exist_ok=True)
-        staged = path / STAGED_OPTIONS
-        staged.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
-        staged.replace(file)
-        return cls(path)
+        lock = _locked(path / LOCK)
+        try:
+            _remember_options(path, json.loads(json.dumps(options)))
+            return cls(path, lock)
+        except BaseException:
+            lock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -129,14 +125,42 @@ class RunFolder:
 def check_startable(path: Path, *, resume: bool) -> None:
     """UsageError, before any work, for a folder in which no run can begin or go on."""
     if (path / "run.json").exists():
-        if not resume:
+        if _has_checkpoint(path) and not resume:
             raise UsageError(f"{path} exists; pass --resume to go on, or choose another name")
         return
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} exists and is no folder; choose another name")
     # A process that was killed at its very beginning leaves no more than this.
-    if path.exists() and {file.name for file in path.iterdir()} - {STAGED_OPTIONS}:
+    if path.exists() and {file.name for file in path.iterdir()} - {LOCK, STAGED_OPTIONS}:
         raise UsageError(f"{path} exists and is no training run; choose another name")
+
+
+def _has_checkpoint(path: Path) -> bool:
+    """Whether there is something to go on from, or to lose."""
+    checkpoints = (path / "checkpoints").glob("*")
+    return any(file.name.isdigit() for file in checkpoints) or (path / "model").exists()
+
+
+def _remember_options(path: Path, asked: dict[str, Any]) -> None:
+    """Writes `run.json`, or UsageError if a run with other options has come to a checkpoint."""
+    file = path / "run.json"
+    begun = read_json(file) if file.exists() else {}
+    if begun == asked:
+        return
+    if begun and _has_checkpoint(path):
+        changed = sorted(
+            name for name in begun.keys() | asked.keys() if begun.get(name) != asked.get(name)
+        )
+        raise UsageError(
+            f"{path} was begun with other options: "
+            + ", ".join(f"{name} {begun.get(name)!r}, now {asked.get(name)!r}" for name in changed)
+            + "; give the same ones, or choose another name"
+        )
+    if begun:
+        logger.info("%s has no checkpoint yet: begun anew, with other options", path)
+    staged = path / STAGED_OPTIONS
+    staged.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
+    staged.replace(file)
 
 
 def _locked(file: Path) -> IO[str]:

@@ -65,9 +65,10 @@ def pretrain_stage(
     check_startable(out, resume=resume)
     _check_length(config, shape.max_position_embeddings)
     examples = source()
+    model_config = shape.model_config(examples.vocab_size)
     options = {"stage": "pretrain", **asdict(shape), **_options(examples, config)}
     with RunFolder.start(out, options, resume=resume) as run:
-        model = initial_model(shape.model_config(examples.vocab_size), config.seed)
+        model = initial_model(model_config, config.seed)
         logger.info("training %d parameters", model.config.num_parameters)
         model = pretrain(run, config, model, _batches(examples, config))
         export_model(model, run.model, examples.write_companions, overwrite=True)
@@ -88,8 +89,11 @@ def gate_stage(
         resume: go on where the folder's run ended.
 
     Raises:
-        LoopedError: the model is not sound, has another tokenizer, or the folder holds another run.
+        LoopedError: the model is not sound, has another tokenizer or too few loops, or the folder
+            holds another run.
     """
+    check_startable(out, resume=resume)
+    _check_loops(model, 2, "a gate")
 
     def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
         gate = train_gate(run, config, backbone, batches)
@@ -107,9 +111,7 @@ def lookahead_stage(
     Arguments and errors as for `gate_stage`.
     """
     check_startable(out, resume=resume)
-    num_loops = ModelConfig.from_file(model / "config.json").num_loops
-    if num_loops < 3:
-        raise LoopedError(f"{model} runs {num_loops} loops; looking ahead takes at least 3")
+    _check_loops(model, 3, "looking ahead")
 
     def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
         gate = train_lookahead(run, config, backbone, batches)
@@ -143,6 +145,15 @@ def _frozen_stage(
         export_changed(model, run.model, change, overwrite=True)
         draw_losses(run)
         return run.model
+
+
+def _check_loops(model: Path, least: int, what: str) -> None:
+    num_loops = ModelConfig.from_file(model / "config.json").num_loops
+    if num_loops < least:
+        raise LoopedError(
+            f"{model} runs {num_loops} loop{'s' * (num_loops > 1)}, and {what} takes at least "
+            f"{least}; take a model of more loops"
+        )
 
 
 def _options(source: Source, config: TrainingConfig) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def check_finite(step: int, values: Mapping[str, Any]) -> None:
     for name in ("loss", "gradient_norm"):
         if not np.isfinite(values[name]):
             raise LoopedError(
-                f"{name} is {values[name]} at step {step}; start again with a lower "
+                f"{name} is {values[name]} at step {step}; begin another run (--out) with a lower "
                 "--learning-rate or a longer --warmup-steps"
             )
 

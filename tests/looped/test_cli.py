@@ -1,5 +1,6 @@
 """`looped` as a user types it: results on stdout, talk on stderr, mistakes in one line."""
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import looped
 
+from looped.cli.prompts import read_standard_input
 from looped.engine_config import EngineConfig
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,22 @@ def test_standard_input_is_a_prompt_like_an_argument(tiny_folder):
         looped("generate", *options, stdin="hello\n").stdout
         == looped("generate", "hello", *options).stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("one\ntwo\n", "one\ntwo"),
+        ("one\r\ntwo\r\n", "one\r\ntwo"),
+        ("one\n\n", "one\n"),
+        ("one\n\r\n", "one\n"),
+        ("one\r", "one\r"),
+        ("one", "one"),
+    ],
+)
+def test_standard_input_loses_its_final_newline_and_nothing_else(monkeypatch, text, prompt):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert read_standard_input() == prompt
 
 
 def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(tiny_folder):

@@ -1,6 +1,7 @@
 """`LLM`: prompts in, completions out, in order, whatever finishes first."""
 
 import gc
+import logging
 import shutil
 
 import pytest
@@ -189,6 +190,14 @@ def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny
             | ({LaunchKind.PREFILL} if policy == "atomic" else set())
         )
         assert len(rungs) < everything
+
+
+def test_the_memory_plan_is_told_once_until_it_changes(llm, caplog):
+    other = llm.with_options(policy="mixed")
+    with caplog.at_level(logging.INFO, logger="looped"):
+        for _ in range(2):
+            other.generate([[1, 2]], SamplingParams(max_tokens=2), show_progress=False)
+    assert len([text for text in caplog.messages if text.startswith("memory plan")]) == 1
 
 
 def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):

@@ -10,11 +10,42 @@ from demo_models import make_demo_model
 from looped.demo.answers import MAX_TOKENS
 from looped.demo.problems import QUICK_COUNT, held_out
 from looped.errors import UsageError
-from looped.evaluation.demo import ENGINE, LONGEST_PROMPT, POLICIES, evaluate_demo
+from looped.evaluation.accuracy import Accuracy
+from looped.evaluation.demo import (
+    ENGINE,
+    LONGEST_PROMPT,
+    POLICIES,
+    AnswerSummary,
+    DemoEvaluation,
+    evaluate_demo,
+)
+from looped.evaluation.loop_use import LoopUse
 from looped.sched import ExitMode
 from looped.tokenizer import Tokenizer
 
 FEW_RUNGS = replace(ENGINE, max_num_seqs=4, max_num_batched_tokens=8, prefill_chunk_size=5)
+
+
+def evaluation(num_right=3):
+    """Of four problems at every loop, and nothing else."""
+    accuracy = Accuracy(num_right=num_right, num_problems=4)
+    loops = LoopUse(counts=(4,))
+    summary = AnswerSummary(
+        num_loops=1,
+        threshold=1.0,
+        accuracy=accuracy,
+        accuracy_by_difficulty={1: accuracy},
+        loops=loops,
+        loops_by_difficulty={1: loops},
+    )
+    return DemoEvaluation(
+        description={},
+        dtype="float32",
+        num_problems=4,
+        agreements=[],
+        depths=[summary],
+        thresholds=[],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +109,45 @@ def test_87_of_87_answers_are_identical_and_the_command_says_so(folder, tmp_path
         (("--threshold", 0.5, "--threshold", 0.5), "thresholds must differ"),
         (("--exit-mode", "trace"), "there are none here"),
         (("--threshold", 0.5, "--threshold", 1), "threshold 1 is every loop"),
+        (("--threshold", "nan"), "Invalid value for '--threshold'"),
+        (("--min-accuracy", "nan"), "Invalid value for '--min-accuracy'"),
+        (("--min-accuracy", 101), "Invalid value for '--min-accuracy'"),
         (("--out", "/"), "/ exists; choose another name"),
+        (("--out", "/proc/nowhere/results", "--no-plots"), "results cannot be made (/proc: "),
     ],
 )
 def test_mistakes_are_refused_before_the_model_is_loaded(arguments, message):
     done = looped("eval", "demo", "--model", "nobody/nothing", *arguments, check=False)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer(folder, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("looped.evaluation.result_folder.write_demo", fail)
+    monkeypatch.setattr("looped.evaluation.demo.evaluate_demo", lambda *_, **__: evaluation())
+    out = tmp_path / "out"
+    done = looped("eval", "demo", "--model", folder, "--out", out, "--no-plots", check=False)
+    assert (done.returncode, "the disk is full" in done.stderr) == (1, True)
+    assert done.stdout.startswith("# Held-out demo problems")
+
+
+@pytest.mark.parametrize(("least", "returncode"), [(75, 0), (75.1, 1)])
+def test_the_command_fails_below_the_accuracy_that_is_asked_for(monkeypatch, least, returncode):
+    monkeypatch.setattr("looped.evaluation.demo.evaluate_demo", lambda *_, **__: evaluation())
+    done = looped("eval", "demo", "--model", "any", "--min-accuracy", least, check=False)
+    assert done.returncode == returncode, done.stderr
+    assert done.stdout.startswith("# Held-out demo problems")
+    said = f"3 of 4 answers are right with every loop, 75.0 %; at least {least:g} % were asked for"
+    assert (said in done.stderr) == bool(returncode)
+
+
+def test_a_model_of_another_tokenizer_is_refused_at_the_door(tiny_folder):
+    done = looped("eval", "demo", "--model", tiny_folder, "--n", 1, check=False)
+    assert (done.returncode, "another tokenizer" in done.stderr) == (1, True), done.stderr
+    assert "loaded" not in done.stderr
+    assert "--data" not in done.stderr
 
 
 def test_a_mode_without_its_heads_is_refused_at_the_door(folder):

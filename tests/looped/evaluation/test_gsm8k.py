@@ -62,6 +62,13 @@ def test_a_malformed_line_is_refused_with_its_number(data, line, message):
         read_gsm8k(data)
 
 
+def test_lines_past_the_limit_are_not_looked_at(data):
+    data.write_text(data.read_text().rstrip() + "\n{\n")
+    assert len(read_gsm8k(data, 3)) == 3
+    with pytest.raises(UsageError, match="line 4"):
+        read_gsm8k(data, 4)
+
+
 def test_the_worked_examples_arrive_where_they_say():
     for example in WORKED_EXAMPLES:
         number = strict_number(example.answer)

@@ -214,6 +214,14 @@ def test_the_demos_task_is_refused_for_a_model_of_another_tokenizer(tiny_folder,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("stage", "num_loops"), [("gate", 1), ("lookahead", 1), ("lookahead", 2)])
+def test_a_model_of_too_few_loops_is_refused(tmp_path, stage, num_loops):
+    model = make_demo_model(tmp_path / "model", num_loops=num_loops)
+    done = looped(*arguments(stage, model, tmp_path / "out"), check=False)
+    assert (done.returncode, "takes at least" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tokenizer_with_ids_that_the_model_has_not_is_refused(backbone):
     config = load_folder(backbone).config
     check_fits(demo_source(), backbone, config)
@@ -251,7 +259,7 @@ def test_a_file_of_texts_trains_any_checkpoint(tiny_folder, tmp_path):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A run that was begun, and nothing more: model, data, and the command that goes on."""
+    """A run that has come to its first checkpoint: model, data, and the command that goes on."""
     model = copy_fixture(tmp_path / "model")
     data = write_examples(tmp_path / "data.jsonl")
     command = ["train", "gate", "--model", model, "--data", data, "--out", tmp_path / "out"]
@@ -260,7 +268,8 @@ def begun(tmp_path):
 
     with pytest.MonkeyPatch.context() as patched:
 
-        def interrupted(*_):
+        def interrupted(run, *_):
+            run.save(1, {"x": np.zeros(1)})
             raise LoopedError("interrupted")
 
         patched.setattr(stages, "train_gate", interrupted)

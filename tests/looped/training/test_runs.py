@@ -124,22 +124,32 @@ def test_two_processes_never_train_in_one_folder(whole):
 
 
 @pytest.mark.parametrize(
+    "option", [("--num-layers", 0), ("--head-dim", 15), ("--rope-theta", "nan"), ("--seed", -1)]
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(tmp_path, option):
+    done = looped(*pretrain_arguments(tmp_path / "out", *option), check=False)
+    assert done.returncode in (1, 2)
+    assert option[0].strip("-").replace("-", "_") in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "Expecting property name"),
         ('{"prompt": "a"}', "expected"),
         ('{"prompt": "a", "completion": ""}', "not empty"),
     ],
 )
 def test_a_line_that_is_no_example_is_named(tiny_folder, tmp_path, line, message):
     data = tmp_path / "data.jsonl"
-    data.write_text('{"prompt": "a", "completion": "b"}\n' + line + "\n")
+    data.write_text('{"prompt": "a", "completion": "b"}\n\n' + line + "\n")
     done = looped(
         *["train", "gate", "--model", tiny_folder, "--data", data, "--out", tmp_path / "out"],
         check=False,
     )
-    assert done.returncode == 1
-    assert "line 2" in done.stderr
+    assert done.returncode == 2
+    assert "line 3: " in done.stderr
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
 

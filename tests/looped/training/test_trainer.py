@@ -1,5 +1,7 @@
 """The loop of every stage refuses what is no number, and a folder survives any death."""
 
+import json
+
 import jax.numpy as jnp
 import pytest
 from demo_models import TINY
@@ -63,6 +65,28 @@ def test_a_run_killed_while_it_wrote_its_options_begins_anew(tmp_path, resume):
         pass
     assert not (tmp_path / STAGED_OPTIONS).exists()
     assert (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_without_a_checkpoint_is_begun_anew_with_other_options(tmp_path, resume):
+    with RunFolder.start(tmp_path / "run", {"seed": 0}, resume=False):
+        pass
+    with RunFolder.start(tmp_path / "run", {"seed": 1}, resume=resume) as run:
+        run.save(1, {"x": jnp.zeros(1)})
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == {"seed": 1}
+    with pytest.raises(UsageError, match="pass --resume"):
+        RunFolder.start(tmp_path / "run", {"seed": 1}, resume=False)
+    with pytest.raises(UsageError, match="seed 1, now 2"):
+        RunFolder.start(tmp_path / "run", {"seed": 2}, resume=True)
+
+
+def test_a_run_is_not_begun_anew_while_another_process_is_in_it(tmp_path):
+    with (
+        RunFolder.start(tmp_path / "run", {"seed": 0}, resume=False),
+        pytest.raises(LoopedError, match="another process"),
+    ):
+        RunFolder.start(tmp_path / "run", {"seed": 1}, resume=False)
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == {"seed": 0}
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
