@@ -1,4 +1,4 @@
-"""A cost model from a launch log: weighted least squares with no negative seconds.
+"""A cost model from a launch log: weighted least deviations with no negative seconds.
 
 Every bucket of every kind has an intercept, and the keys that rows see a slope each; passes of one
 launch count singly. Launches whose end the host did not see share the sample of the next one that
@@ -7,12 +7,13 @@ it did. Its end is the latest of
     call k + seconds of launch k + ... + seconds of the last launch
 
 over its launches k: where the host was the slower one, the device ran dry before a call. Which k it
-is hangs on the seconds that are looked for, so rounds of finding k and of least squares alternate.
+is hangs on the seconds that are looked for, so rounds of finding k and of fitting alternate.
 
 Errors are relative: weights are 1 / measurement in a first round, and 1 / prediction in the
-others, which favours no short ones. After each round samples whose ratio to the prediction lies far
-out are dropped (stalls of the machine). Of every five samples one is held out; what is told of the
-fit is told of those.
+others, which favours no short ones. They count by their absolute value, not by their square, since
+device times have long tails; after each round samples whose ratio to the prediction lies far out
+are dropped as well (stalls of the machine). Of every five samples one is held out; what is told of
+the fit is told of those. Host times are means (least squares).
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
@@ -34,6 +35,7 @@ from looped.launch_events import EngineEvent, LaunchEvent
 from looped.launch_log import WAITS, LaunchLog
 from looped.sched import CostModel, LaunchKind, LaunchWork
 
+from .least_squares import non_negative_least_deviations, non_negative_least_squares
 from .samples import Sample, samples_of
 
 HOLD_OUT_EVERY = 5
@@ -47,7 +49,7 @@ LEAST_SAMPLES = 50
 LEAST_SECONDS = 1e-9
 """Shorter times count as this."""
 NUM_ROUNDS = 20
-"""At most, of least squares."""
+"""At most, of fitting."""
 LEAST_LAUNCHES = 10
 """Of a bucket, for its intercept to shape the law of the others."""
 
@@ -87,7 +89,8 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
     """Fits a cost model to the launches of one engine.
 
     Args:
-        log: of one engine; best made with `--launch-log-waits`.
+        log: of one engine; made without `--launch-log-waits` it says what a server's launches cost,
+            which overlap the host's work.
         name: of the table.
         source: how the log was made, for whoever reads the table.
 
@@ -109,8 +112,13 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
     table = _Table(samples.used)
     is_held_out = np.arange(len(samples.used)) % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
     solution, is_kept = table.solve(~is_held_out)
-    host = _fit_host([(items, rows) for items, rows, _ in samples.host], [seconds for *_, seconds in samples.host])
-    call = _fit_host([(rows,) for rows, _ in samples.calls], [seconds for _, seconds in samples.calls])
+    host = _fit_host(
+        [(items, rows) for items, rows, _ in samples.host],
+        [seconds for *_, seconds in samples.host],
+    )
+    call = _fit_host(
+        [(rows,) for rows, _ in samples.calls], [seconds for _, seconds in samples.calls]
+    )
     costs = table.costs(
         solution,
         name=name,
@@ -196,7 +204,7 @@ class _Table:
             seconds = (self._seconds - self._calls[starts])[rows]
             weighted = matrix * weights[rows][:, None]
             before = solution
-            solution = non_negative_least_squares(weighted, seconds * weights[rows])
+            solution = non_negative_least_deviations(weighted, seconds * weights[rows])
             if round_index > 1 and np.allclose(solution, before, rtol=1e-6, atol=0):
                 break
             starts = self._busy_from(solution)
@@ -280,37 +288,3 @@ def _fit_host(sizes: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> lis
     usual = measured <= np.quantile(measured, 0.99)
     matrix = np.concatenate([np.ones((len(sizes), 1)), np.array(sizes, float)], axis=1)[usual]
     return [float(one) for one in non_negative_least_squares(matrix, measured[usual])]
-
-
-def non_negative_least_squares(matrix: Array, target: Array) -> Array:
-    """x >= 0 that minimises |matrix x - target|: the active-set method of Lawson and Hanson.
-
-    Args:
-        matrix: [samples, columns]; columns of zeros get 0.
-        target: [samples].
-    """
-    scale = np.linalg.norm(matrix, axis=0)
-    scale[scale == 0] = 1.0
-    scaled = matrix / scale
-    solution = np.zeros(matrix.shape[1])
-    is_free = np.zeros(matrix.shape[1], bool)
-    tolerance = 1e-10 * max(float(np.abs(scaled.T @ target).max(initial=0.0)), 1e-300)
-    for _ in range(3 * matrix.shape[1]):
-        gradient = scaled.T @ (target - scaled @ solution)
-        gradient[is_free] = -np.inf
-        if gradient.max(initial=-np.inf) <= tolerance:
-            break
-        is_free[int(gradient.argmax())] = True
-        while is_free.any():
-            trial = np.zeros_like(solution)
-            trial[is_free] = np.linalg.lstsq(scaled[:, is_free], target, rcond=None)[0]
-            if trial[is_free].min() > 0:
-                solution = trial
-                break
-            # As far towards the trial as nothing turns negative; what is 0 then stays there.
-            falls = is_free & (trial <= 0)
-            steps = solution[falls] / np.maximum(solution[falls] - trial[falls], 1e-300)
-            solution = solution + float(steps.min()) * (trial - solution)
-            is_free &= solution > 1e-15
-            solution[~is_free] = 0.0
-    return solution / scale
