@@ -5,6 +5,7 @@
              + decode_keys * decode_key_seconds + prompt_keys * prompt_key_seconds
     launch = overhead[kind][bucket] + max(head_floor, bucket * head_row_seconds)     LM head
     host   = host_launch_seconds + num_items * host_item_seconds + bucket * host_row_seconds
+    call   = host_call_seconds + bucket * host_call_row_seconds
 
 A device computes the rows of the bucket, padding included, and reads the weights once a pass
 however few rows there are: that is the floor. Overheads are what is left of each bucket that was
@@ -61,11 +62,15 @@ class CostModel:
     named it is interpolated, outside them it is that of the nearest one. A kind without any has
     the overhead of its stand-in (PREFILL of RECURRENT, SCORE of CODA), else none."""
     host_launch_seconds: float = 0.0
-    """Of the host around a launch: to schedule, pack and apply it."""
+    """Of the host before a call: to apply the launch before, to schedule and to pack."""
     host_item_seconds: float = 0.0
     """The same, for each item of the launch."""
     host_row_seconds: float = 0.0
     """The same, for each row of the bucket: larger launches leave colder caches, on a CPU."""
+    host_call_seconds: float = 0.0
+    """Of the host from the call, with which the device begins, to its return."""
+    host_call_row_seconds: float = 0.0
+    """The same, for each row of the bucket: host and device may share their cores."""
     is_estimate: bool = False
     """Whether the numbers were computed and never measured; said with every result."""
     _known: dict[tuple[LaunchKind, int], float] = field(
@@ -87,7 +92,7 @@ class CostModel:
                 )
 
     def seconds(self, work: LaunchWork) -> float:
-        """Return how long the launch takes, from the call to the result. See the module."""
+        """Return how long the device takes for the launch. See the module."""
         seconds = self.overhead(work.kind, work.bucket)
         if not work.kind.runs_layers:
             return seconds + max(self.head_floor, work.bucket * self.head_row_seconds)
@@ -98,12 +103,16 @@ class CostModel:
         return seconds + work.num_passes * (rows + keys)
 
     def host_seconds(self, num_items: int, bucket: int) -> float:
-        """Return how long the host is busy around a launch of so many items."""
+        """Return how long the host is busy before it calls a launch of so many items."""
         return (
             self.host_launch_seconds
             + num_items * self.host_item_seconds
             + bucket * self.host_row_seconds
         )
+
+    def call_seconds(self, bucket: int) -> float:
+        """Return how long a call takes the host, while the device works already."""
+        return self.host_call_seconds + bucket * self.host_call_row_seconds
 
     def overhead(self, kind: LaunchKind, bucket: int) -> float:
         """Return the overhead of a kind at a bucket, whether the table names it or not."""
@@ -124,7 +133,7 @@ class CostModel:
         if (schema := given.pop("schema", None)) != SCHEMA_VERSION:
             raise ConfigError(f"cost table: expected schema {SCHEMA_VERSION}, got {schema!r}")
         known = {one.name for one in fields(cls) if one.init}
-        host = {"host_launch_seconds", "host_item_seconds", "host_row_seconds"}
+        host = {name for name in known if name.startswith("host_")}
         needed = known - {"overheads", "is_estimate", *host}
         if (unknown := given.keys() - known) or needed - given.keys():
             raise ConfigError(

@@ -78,7 +78,11 @@ class SimulationCosts(LaunchCosts, Protocol):
     """Prices of a simulated step: `CostModel` has them."""
 
     def host_seconds(self, num_items: int, bucket: int) -> float:
-        """Return how long the host is busy around a launch of so many items."""
+        """Return how long the host is busy before it calls a launch of so many items."""
+        ...
+
+    def call_seconds(self, bucket: int) -> float:
+        """Return how long a call takes the host, while the device works already."""
         ...
 
 
@@ -111,12 +115,14 @@ class SimulatedLaunch:
     """The scheduler was asked."""
     called: float
     """The host was done with its part, and called the device."""
+    returned: float
+    """The call had returned; the device may have begun before."""
     started: float
     """The device began, with everything before it done."""
     ended: float
     """The device was done."""
     visible: float
-    """The result was applied: `ended`, or `called` where the host does not read or wait."""
+    """The host went on: `returned`, or at `ended` where it reads or waits, if that is later."""
     update: StepUpdate
     """Tokens, and requests that are over."""
 
@@ -186,7 +192,9 @@ class Simulation:
         called = scheduled + self._costs.host_seconds(len(batch.items), work.bucket)
         started = max(called, self._device_free)
         ended = self._device_free = started + self._costs.seconds(work)
-        visible = ended if batch.is_read or self._waits_for_device else called
+        returned = called + self._costs.call_seconds(work.bucket)
+        is_awaited = batch.is_read or self._waits_for_device
+        visible = max(ended, returned) if is_awaited else returned
         slots = tuple([item.request.slot for item in batch.items])
         update = self.scheduler.apply(batch, self._executor.execute(batch))
         self.clock.advance_to(visible)
@@ -201,6 +209,7 @@ class Simulation:
             tuple(arrivals),
             scheduled,
             called,
+            returned,
             started,
             ended,
             visible,

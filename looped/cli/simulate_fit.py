@@ -28,8 +28,9 @@ def fit(
 ) -> None:
     """Fit a cost table to an engine's launch log, and say how well it meets what it has not seen.
 
-    Best made with --launch-log-waits, which gives every launch an end that the host sees. A fifth
-    of the launches is held out, for R2 and the mean error.
+    A log without --launch-log-waits says what launches cost a server, which overlap the host's
+    work; with it, every launch has an end that the host sees, but all are slower where host and
+    device share their cores. A fifth of the launches is held out, for R2 and the mean error.
     """
     from looped.launch_log import read_launch_log
     from looped.simulation.fit import fit_costs

@@ -1,10 +1,19 @@
-"""A cost model from a launch log: weighted least squares with no negative seconds.
+"""A cost model from a launch log: weighted least deviations with no negative seconds.
 
 Every bucket of every kind has an intercept, and the keys that rows see a slope each; passes of one
-launch count singly. Errors are relative: weights are 1 / measurement in a first round, after which
-samples whose ratio to the prediction lies far out are dropped (stalls of the machine), and
-1 / prediction in two more, which favours no short ones. Of
-every five samples one is held out; what is told of the fit is told of those.
+launch count singly. Launches whose end the host did not see share the sample of the next one that
+it did. Its end is the latest of
+
+    call k + seconds of launch k + ... + seconds of the last launch
+
+over its launches k: where the host was the slower one, the device ran dry before a call. Which k it
+is hangs on the seconds that are looked for, so rounds of finding k and of fitting alternate.
+
+Errors are relative: weights are 1 / measurement in a first round, and 1 / prediction in the
+others, which favours no short ones. They count by their absolute value, not by their square, since
+device times have long tails; after each round samples whose ratio to the prediction lies far out
+are dropped as well (stalls of the machine). Of every five samples one is held out; what is told of
+the fit is told of those. Host times are means (least squares).
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
@@ -19,13 +28,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 
 from looped.errors import LoopedError
 from looped.launch_events import EngineEvent, LaunchEvent
 from looped.launch_log import WAITS, LaunchLog
-from looped.sched import CostModel, LaunchKind
+from looped.sched import CostModel, LaunchKind, LaunchWork
 
+from .least_squares import non_negative_least_deviations, non_negative_least_squares
 from .samples import Sample, samples_of
 
 HOLD_OUT_EVERY = 5
@@ -36,6 +46,10 @@ FAR_OUT = 6.0
 LEAST_RATIO = 1.5
 """... and at least by this factor."""
 LEAST_SAMPLES = 50
+LEAST_SECONDS = 1e-9
+"""Shorter times count as this."""
+NUM_ROUNDS = 20
+"""At most, of fitting."""
 LEAST_LAUNCHES = 10
 """Of a bucket, for its intercept to shape the law of the others."""
 
@@ -75,7 +89,8 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
     """Fits a cost model to the launches of one engine.
 
     Args:
-        log: of one engine; best made with `--launch-log-waits`.
+        log: of one engine; made without `--launch-log-waits` it says what a server's launches cost,
+            which overlap the host's work.
         name: of the table.
         source: how the log was made, for whoever reads the table.
 
@@ -97,7 +112,13 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
     table = _Table(samples.used)
     is_held_out = np.arange(len(samples.used)) % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
     solution, is_kept = table.solve(~is_held_out)
-    host = _fit_host(samples.host)
+    host = _fit_host(
+        [(items, rows) for items, rows, _ in samples.host],
+        [seconds for *_, seconds in samples.host],
+    )
+    call = _fit_host(
+        [(rows,) for rows, _ in samples.calls], [seconds for _, seconds in samples.calls]
+    )
     costs = table.costs(
         solution,
         name=name,
@@ -106,10 +127,12 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
         host_launch_seconds=host[0],
         host_item_seconds=host[1],
         host_row_seconds=host[2],
+        host_call_seconds=call[0],
+        host_call_row_seconds=call[1],
     )
     tested = [one for i, one in enumerate(samples.used) if is_held_out[i] and is_kept[i]]
     measured = np.array([one.seconds for one in tested])
-    predicted = np.array([sum(map(costs.seconds, one.works)) for one in tested])
+    predicted = np.array([one.end(costs.seconds) for one in tested])
     spread = float(np.sum((measured - measured.mean()) ** 2))
     return Fit(
         costs=costs,
@@ -125,7 +148,10 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
 
 
 class _Table:
-    """Samples as rows of a linear system."""
+    """Samples as rows of a linear system, once it is known from which call on the device was busy.
+
+    A sample's end is the latest of (call + seconds of the launches from there on) over its calls.
+    """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         launches = [work for sample in samples for work in sample.works]
@@ -136,22 +162,65 @@ class _Table:
             for rung in self._rungs
         }
         self._seconds = np.array([sample.seconds for sample in samples])
-        self._matrix = np.array([self._row(sample) for sample in samples])
+        self._calls = np.array([call for sample in samples for call in sample.calls])
+        sizes = [len(sample.works) for sample in samples]
+        self._firsts = np.cumsum([0, *sizes[:-1]])
+        """Index of each sample's first launch."""
+        self._ends = np.cumsum(sizes)
+        matrix = np.array([self._row(work) for work in launches])
+        self._sums = np.concatenate([np.zeros((1, matrix.shape[1])), np.cumsum(matrix, axis=0)])
+        """Rows of the launches before each, added up."""
 
     def solve(self, is_fitted: Bool[np.ndarray, " n"]) -> tuple[Array, Bool[np.ndarray, " n"]]:
-        """Coefficients, and which samples are not far out."""
+        """Coefficients, and which samples are not far out.
+
+        Two starts, as if the device had been busy all the time and as if it had always run dry;
+        whichever comes to the smaller errors.
+        """
+        starts = self._firsts, self._ends - 1
+        solutions = [self._solve_from(start, is_fitted) for start in starts]
+        errors = [
+            float(np.sum(np.minimum(self._distances(solution)[is_fitted], 1.0)))
+            for solution, _ in solutions
+        ]
+        return solutions[int(np.argmin(errors))]
+
+    def predicted(self, solution: Array) -> Array:
+        """When the host sees the end of each sample, as `Sample.seconds`."""
+        starts = self._busy_from(solution)
+        return self._calls[starts] + (self._sums[self._ends] - self._sums[starts]) @ solution
+
+    def _solve_from(
+        self, starts: Int64[np.ndarray, " n"], is_fitted: Bool[np.ndarray, " n"]
+    ) -> tuple[Array, Bool[np.ndarray, " n"]]:
+        """The same, from a guess: the launch of each sample from which on the device was busy."""
         is_kept = np.ones(len(self._seconds), bool)
-        predicted = self._seconds
-        solution = np.zeros(self._matrix.shape[1])
-        for round_index in range(3):
+        seconds = self._seconds - self._calls[starts]
+        weights = 1 / np.maximum(seconds, LEAST_SECONDS)
+        solution = np.zeros(self._sums.shape[1])
+        for round_index in range(NUM_ROUNDS):
             rows = is_fitted & is_kept
-            weights = 1 / np.maximum(predicted[rows], 1e-9)
-            weighted = self._matrix[rows] * weights[:, None]
-            solution = non_negative_least_squares(weighted, self._seconds[rows] * weights)
-            predicted = self._matrix @ solution
-            if round_index == 0:
-                is_kept = self._is_near(predicted)
+            matrix = (self._sums[self._ends] - self._sums[starts])[rows]
+            seconds = (self._seconds - self._calls[starts])[rows]
+            weighted = matrix * weights[rows][:, None]
+            before = solution
+            solution = non_negative_least_deviations(weighted, seconds * weights[rows])
+            if round_index > 1 and np.allclose(solution, before, rtol=1e-6, atol=0):
+                break
+            starts = self._busy_from(solution)
+            is_kept = self._is_near(solution)
+            busy = (self._sums[self._ends] - self._sums[starts]) @ solution
+            weights = 1 / np.maximum(busy, LEAST_SECONDS)
         return solution, is_kept
+
+    def _busy_from(self, solution: Array) -> Int64[np.ndarray, " n"]:
+        """Index of the launch in each sample behind which the device did not run dry any more."""
+        before = self._sums[:-1] @ solution
+        latest = np.maximum.reduceat(self._calls - before, self._firsts)
+        is_latest = self._calls - before >= np.repeat(latest, self._ends - self._firsts)
+        indices = np.where(is_latest, np.arange(len(self._calls)), len(self._calls))
+        starts: Int64[np.ndarray, " n"] = np.minimum.reduceat(indices, self._firsts)
+        return starts
 
     def costs(self, solution: Array, **others: Any) -> CostModel:
         """The coefficients as a cost model."""
@@ -189,62 +258,33 @@ class _Table:
         floor = min(intercepts[rung] for rung in rungs)
         return floor, min(intercepts[rung] / rung[1] for rung in rungs)
 
-    def _row(self, sample: Sample) -> list[float]:
-        counts: Counter[Rung] = Counter()
-        decode_keys = prompt_keys = 0
-        for work in sample.works:
-            counts[work.kind, work.bucket] += work.num_passes if work.kind.runs_layers else 1
-            decode_keys += work.num_passes * work.decode_keys
-            prompt_keys += work.num_passes * work.prompt_keys
-        return [*(float(counts[rung]) for rung in self._rungs), decode_keys, prompt_keys]
+    def _row(self, work: LaunchWork) -> list[float]:
+        """What a launch has of each coefficient."""
+        own = work.kind, work.bucket
+        amount = work.num_passes if work.kind.runs_layers else 1
+        return [
+            *(float(amount) if rung == own else 0.0 for rung in self._rungs),
+            work.num_passes * work.decode_keys,
+            work.num_passes * work.prompt_keys,
+        ]
 
-    def _is_near(self, predicted: Array) -> Bool[np.ndarray, " n"]:
-        ratios = np.log(np.maximum(self._seconds, 1e-9) / np.maximum(predicted, 1e-9))
-        distances = np.abs(ratios - np.median(ratios))
+    def _distances(self, solution: Array) -> Array:
+        """Of each sample, the logarithm of measured over predicted seconds, without a sign."""
+        predicted = np.maximum(self.predicted(solution), LEAST_SECONDS)
+        distances: Array = np.abs(np.log(np.maximum(self._seconds, LEAST_SECONDS) / predicted))
+        return distances
+
+    def _is_near(self, solution: Array) -> Bool[np.ndarray, " n"]:
+        distances = self._distances(solution)
         allowed = max(FAR_OUT * 1.4826 * float(np.median(distances)), float(np.log(LEAST_RATIO)))
         return distances <= allowed
 
 
-def _fit_host(times: list[tuple[int, int, float]]) -> tuple[float, float, float]:
-    """Seconds a launch, an item and a row, without the longest hundredth (a pause, a stall)."""
-    if not times:
-        return 0.0, 0.0, 0.0
-    items, rows, seconds = np.maximum(np.array(times, float).T, 0.0)
-    usual = seconds <= np.quantile(seconds, 0.99)
-    matrix = np.stack([np.ones_like(items), items, rows], axis=1)[usual]
-    launch, item, row = non_negative_least_squares(matrix, seconds[usual])
-    return float(launch), float(item), float(row)
-
-
-def non_negative_least_squares(matrix: Array, target: Array) -> Array:
-    """x >= 0 that minimises |matrix x - target|: the active-set method of Lawson and Hanson.
-
-    Args:
-        matrix: [samples, columns]; columns of zeros get 0.
-        target: [samples].
-    """
-    scale = np.linalg.norm(matrix, axis=0)
-    scale[scale == 0] = 1.0
-    scaled = matrix / scale
-    solution = np.zeros(matrix.shape[1])
-    is_free = np.zeros(matrix.shape[1], bool)
-    tolerance = 1e-10 * max(float(np.abs(scaled.T @ target).max(initial=0.0)), 1e-300)
-    for _ in range(3 * matrix.shape[1]):
-        gradient = scaled.T @ (target - scaled @ solution)
-        gradient[is_free] = -np.inf
-        if gradient.max(initial=-np.inf) <= tolerance:
-            break
-        is_free[int(gradient.argmax())] = True
-        while is_free.any():
-            trial = np.zeros_like(solution)
-            trial[is_free] = np.linalg.lstsq(scaled[:, is_free], target, rcond=None)[0]
-            if trial[is_free].min() > 0:
-                solution = trial
-                break
-            # As far towards the trial as nothing turns negative; what is 0 then stays there.
-            falls = is_free & (trial <= 0)
-            steps = solution[falls] / np.maximum(solution[falls] - trial[falls], 1e-300)
-            solution = solution + float(steps.min()) * (trial - solution)
-            is_free &= solution > 1e-15
-            solution[~is_free] = 0.0
-    return solution / scale
+def _fit_host(sizes: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> list[float]:
+    """Seconds of a launch and of each size, without the longest hundredth (a pause, a stall)."""
+    if not seconds:
+        return [0.0] * (1 + len(sizes[0]) if sizes else 3)
+    measured = np.maximum(np.array(seconds), 0.0)
+    usual = measured <= np.quantile(measured, 0.99)
+    matrix = np.concatenate([np.ones((len(sizes), 1)), np.array(sizes, float)], axis=1)[usual]
+    return [float(one) for one in non_negative_least_squares(matrix, measured[usual])]

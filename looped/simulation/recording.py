@@ -39,7 +39,7 @@ def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator
             (Moment.SCHEDULING, launch.scheduled),
             (Moment.PACKING, launch.scheduled),
             (Moment.STARTING, launch.called),
-            (Moment.DISPATCHED, launch.called),
+            (Moment.DISPATCHED, launch.returned),
             (Moment.COLLECTED, launch.visible),
         )
         for moment, now in moments:  # noqa: B007 - the clock reads it

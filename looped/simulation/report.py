@@ -154,6 +154,8 @@ def fit_page(fitted: Fit, out: Path) -> str:
         f"{1e9 * costs.prompt_key_seconds:.1f} ns (prompt)",
         f"host: {1e6 * costs.host_launch_seconds:.0f} us a launch, "
         f"{1e6 * costs.host_item_seconds:.1f} us an item, "
-        f"{1e6 * costs.host_row_seconds:.2f} us a row",
+        f"{1e6 * costs.host_row_seconds:.2f} us a row; in a call: "
+        f"{1e6 * costs.host_call_seconds:.0f} us, "
+        f"{1e6 * costs.host_call_row_seconds:.2f} us a row",
     ]
     return "\n".join(lines) + "\n"

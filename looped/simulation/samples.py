@@ -1,12 +1,17 @@
 """What a launch log says about costs: what launches had to do, and how long that took.
 
+The host hands launches over, and the device begins with each in its call, or when everything before
+it is done. So the time from a call to an end that the host saw later is the device's only if the
+device had not run dry meanwhile: a host that schedules, packs and calls the next launch may be the
+slower of the two. A `Sample` keeps the moments of the calls, for the fit to tell.
+
 A launch that the host does not read has no end that the host could see. In a log whose engine
 waited for every launch (`--launch-log-waits`) each has one, and is a sample of its own. In another
-log the launches from one read to the next are one sample together: from the first call to the end
-of the read, in which the device runs them in order.
+log the launches from one read to the next are one sample together; its first one finds the device
+idle, since the read before it had waited for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,10 +22,20 @@ from looped.sched import ItemKind, LaunchWork
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Launches that ran one after the other, and the seconds that they took together."""
+    """Launches that the device ran one after the other, the first on an idle device."""
 
     works: tuple[LaunchWork, ...]
+    calls: tuple[float, ...]
+    """When each was called, in seconds since the first one."""
     seconds: float
+    """When the host saw the end of the last one, in seconds since the first call."""
+
+    def end(self, seconds_of: Callable[[LaunchWork], float]) -> float:
+        """What `seconds` would be if the device took so long for each launch."""
+        end = 0.0
+        for work, call in zip(self.works, self.calls, strict=True):
+            end = max(end, call) + seconds_of(work)
+        return end
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,10 @@ class Samples:
     num_compiling: int
     """Samples left out because a step was compiled in them, or just before."""
     host: list[tuple[int, int, float]]
-    """Items and bucket of a launch, and seconds that the host needed around it."""
+    """Items and bucket of a launch, and seconds that the host needed from the one before it, its
+    result if it was read or awaited, to the call."""
+    calls: list[tuple[int, float]]
+    """Bucket of a launch, and seconds that its call took the host."""
 
 
 def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Samples:
@@ -53,11 +71,11 @@ def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Sample
         if launch.num_compilations > num_compilations or group[0].record.index == 0:
             num_compiling += 1
         else:
-            works = tuple(work_of(one.record) for one in group)
-            used.append(Sample(works, launch.ended - group[0].started))
+            used.append(_sample(group))
         num_compilations = launch.num_compilations
         group = []
-    return Samples(used, num_compiling, list(_host_times(launches)))
+    calls = [(one.record.bucket, one.dispatched - one.started) for one in launches]
+    return Samples(used, num_compiling, list(_host_times(launches)), calls)
 
 
 def work_of(record: LaunchRecord) -> LaunchWork:
@@ -77,8 +95,17 @@ def work_of(record: LaunchRecord) -> LaunchWork:
     )
 
 
+def _sample(group: list[LaunchEvent]) -> Sample:
+    zero = group[0].started
+    return Sample(
+        works=tuple(work_of(one.record) for one in group),
+        calls=tuple(one.started - zero for one in group),
+        seconds=group[-1].ended - zero,
+    )
+
+
 def _host_times(launches: list[LaunchEvent]) -> Iterator[tuple[int, int, float]]:
-    """From the end of the device's work to the next call, where there was something to do."""
+    """From a result, or the return of a call without one, to the next call, if that could come."""
     for launch, after in pairwise(launches):
         queues = launch.queues
         is_busy = queues.waiting + queues.prefill + queues.recurrent + queues.coda > 0

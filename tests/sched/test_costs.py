@@ -23,6 +23,8 @@ MODEL = CostModel(
     host_launch_seconds=7.0,
     host_item_seconds=0.5,
     host_row_seconds=0.25,
+    host_call_seconds=0.75,
+    host_call_row_seconds=0.125,
 )
 
 
@@ -64,6 +66,7 @@ def test_a_table_without_overheads_has_none() -> None:
 
 def test_the_host_is_busy_for_a_launch_its_items_and_its_rows() -> None:
     assert MODEL.host_seconds(6, 8) == 12
+    assert MODEL.call_seconds(8) == 1.75
 
 
 def test_json_brings_back_the_same_model(tmp_path: Path) -> None:

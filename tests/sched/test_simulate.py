@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from time import perf_counter
 
@@ -133,6 +134,25 @@ def test_the_host_goes_on_after_what_it_does_not_read_and_the_device_keeps_the_o
     assert [launch.called for launch in launches[:4]] == [0.25, 0.5, 0.75, 1.0]
     assert launches[4].ended == 0.25 + 4 * 4.0 + 1.0 == launches[4].visible
     assert launches[5].called == launches[5].started == launches[4].ended + 0.25
+
+
+def test_the_device_begins_with_a_call_and_the_host_goes_on_when_it_returns() -> None:
+    costs = replace(COSTS, host_call_seconds=2.0)
+    request = traced("a", (4, 2))
+    launches = list(Simulation(config_of(policy="separate"), all_at_once(request), costs).run())
+    for launch in launches:
+        assert launch.started >= launch.called == launch.scheduled + 0.25
+        assert launch.returned == launch.called + 2.0
+        if launch.batch.is_read:
+            assert launch.visible == max(launch.ended, launch.returned)
+        else:
+            assert launch.visible == launch.returned
+    assert launches[0].started == launches[0].called
+    # The LM head is done before its call has returned.
+    quick = replace(costs, weight_floor=0.5, row_seconds=0.0)
+    request = traced("b", (4, 2))
+    launches = list(Simulation(config_of(policy="separate"), all_at_once(request), quick).run())
+    assert all(launch.visible == launch.returned > launch.ended for launch in launches)
 
 
 def test_a_launch_of_several_passes_costs_each_of_them() -> None:

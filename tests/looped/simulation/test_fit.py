@@ -4,11 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 from engines import drain_samples, logged_engine
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from simulations import COSTS, PLAN, SMALL
 
 from looped.errors import LoopedError
@@ -16,9 +13,10 @@ from looped.launch_events import EngineEvent, LaunchEvent
 from looped.launch_log import LaunchLog
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, LaunchKind
-from looped.simulation.fit import fit_costs, non_negative_least_squares
+from looped.simulation.fit import fit_costs
 from looped.simulation.runs import scheduler_config, simulate
 from looped.simulation.samples import samples_of, work_of
+from looped.simulation.summary import Summary
 
 PLAN = replace(PLAN, num_requests=60, exit_mode=ExitMode.OURO)
 TRUTH = replace(
@@ -32,6 +30,8 @@ TRUTH = replace(
     host_launch_seconds=3e-4,
     host_item_seconds=2e-5,
     host_row_seconds=1e-6,
+    host_call_seconds=1e-4,
+    host_call_row_seconds=2e-7,
 )
 
 
@@ -67,7 +67,8 @@ def check_launches(costs, log, tolerance, truth=TRUTH):
 def test_a_log_without_noise_is_met_exactly(policy):
     log = log_of(policy=policy)
     fit = fitted(log)
-    check_launches(fit.costs, log, 2e-3)
+    # Launches of several passes differ in their number, and the overhead is fitted per pass.
+    check_launches(fit.costs, log, 5e-3)
     assert fit.mape < 1e-3
     assert fit.r_squared > 0.9999
     assert fit.num_outliers == 0
@@ -75,6 +76,8 @@ def test_a_log_without_noise_is_met_exactly(policy):
     assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
     assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
     assert fit.costs.host_row_seconds == pytest.approx(1e-6, rel=0.01)
+    assert fit.costs.host_call_seconds == pytest.approx(1e-4, rel=0.01)
+    assert fit.costs.host_call_row_seconds == pytest.approx(2e-7, rel=0.01)
     assert fit.costs.decode_key_seconds == pytest.approx(2e-6, rel=0.01)
     assert fit.costs.num_planes == 4
 
@@ -99,6 +102,22 @@ def test_launches_that_were_not_read_are_timed_up_to_the_next_read():
     check_launches(fit.costs, log, 0.03)
 
 
+@pytest.mark.parametrize("host_launch_seconds", [1e-3, 4e-3, 7e-3])
+@pytest.mark.parametrize("policy", ["mixed", "separate"])
+def test_a_log_without_waits_of_a_slow_host_predicts_its_run(host_launch_seconds, policy):
+    """The device runs dry between launches, and what it waits for is not booked as its own."""
+    truth = replace(TRUTH, host_launch_seconds=host_launch_seconds, host_call_seconds=5e-4)
+    plan = replace(PLAN, exit_mode=ExitMode.TRACE, rate=None, concurrency=4)
+    fit = fitted(log_of(waits=False, costs=truth, plan=plan))
+    assert fit.costs.host_launch_seconds == pytest.approx(host_launch_seconds, rel=0.02)
+    assert fit.mape < 0.02
+    workload = plan.workload(3)
+    config = scheduler_config(workload, SMALL | {"policy": policy})
+    runs = [Summary.of(simulate(workload, config, table)).numbers for table in (fit.costs, truth)]
+    for name in ("makespan", "ttft_p50", "itl_p50"):
+        assert runs[0][name] == pytest.approx(runs[1][name], rel=0.04)
+
+
 def test_a_fitted_table_predicts_another_policy():
     costs = fitted(log_of()).costs
     workload = replace(PLAN, rate=9.0).workload(5)
@@ -121,7 +140,7 @@ def test_stalls_are_dropped_and_counted():
             event.record.index % 40 == 17 for event in log.events if isinstance(event, LaunchEvent)
         )
     )
-    check_launches(fit.costs, log, 1e-3)
+    check_launches(fit.costs, log, 5e-3)
 
 
 def test_launches_that_compiled_are_dropped_and_counted():
@@ -160,17 +179,3 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
     assert fit.costs.weight_floor > 0
     assert fit.num_fitted + fit.num_held_out >= 50
     assert set(fit.costs.overheads[LaunchKind.CODA]) <= {2, 4, 8}
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 8))
-def test_least_squares_without_negative_numbers_is_optimal(seed, num_columns, num_more):
-    rng = np.random.default_rng(seed)
-    matrix = rng.standard_normal((num_columns + num_more, num_columns))
-    target = rng.standard_normal(num_columns + num_more)
-    solution = non_negative_least_squares(matrix, target)
-    assert solution.min() >= 0
-    # Karush-Kuhn-Tucker: no column helps where it is 0, and none could where it is not.
-    gradient = matrix.T @ (target - matrix @ solution)
-    assert gradient.max() < 1e-7
-    assert np.abs(gradient[solution > 1e-12]).max(initial=0) < 1e-6
