@@ -18,7 +18,7 @@ token count from when a request was due, gaps and makespan to when the host coul
 Without --threshold tokens leave at the depths of the family `typical`, known ahead (exit mode
 `trace`); with one the gate decides and is read. `--table FILE` keeps the fitted cost table.
 
-Result (2026-11-30, the demo model, 2 x86_64 cores, jax on the CPU, no other process on them, no
+Result (2026-11-30, the demo model, 2 x86_64 cores, jax on the CPU, other work stopped, no
 threshold): the aim of 15 % is met for 14 of the 18 numbers: every makespan, 5 of 6 median times
 to first token, 3 of 6 median gaps (the others: -18, +18 and -16 %).
 
