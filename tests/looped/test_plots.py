@@ -89,6 +89,7 @@ def test_a_span_that_is_none_is_refused(runs, tmp_path, seconds):
 
 def test_a_log_without_launches_is_said_to_be_empty(tmp_path):
     writer = LaunchLogWriter(tmp_path / "a.jsonl")
+    writer.flush()
     writer.close()
     done = looped("plot", tmp_path / "a.jsonl", "--out", tmp_path)
     assert "holds no launch" in done.stderr

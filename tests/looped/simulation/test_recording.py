@@ -33,6 +33,7 @@ def test_a_log_of_a_simulation_is_read_as_it_was_written(tmp_path):
 def test_a_log_on_estimated_costs_says_so(tmp_path):
     path = tmp_path / "run.jsonl"
     writer = log_writer(path, CostModel.from_json(COSTS.to_json() | {"is_estimate": True}), seed=0)
+    writer.flush()
     writer.close()
     assert read_launch_log(path).meta["kind"] == "simulated, estimate"
 
