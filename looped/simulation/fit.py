@@ -157,8 +157,9 @@ class _Table:
         launches = [work for sample in samples for work in sample.works]
         self.num_launches: dict[Rung, int] = Counter((one.kind, one.bucket) for one in launches)
         self._rungs = sorted(self.num_launches, key=lambda rung: (rung[0].value, rung[1]))
-        self._mean_passes = {
-            rung: np.mean([one.num_passes for one in launches if (one.kind, one.bucket) == rung])
+        # The median, as the fit by absolute errors meets the usual launch and not the mean one.
+        self._usual_passes = {
+            rung: np.median([one.num_passes for one in launches if (one.kind, one.bucket) == rung])
             for rung in self._rungs
         }
         self._seconds = np.array([sample.seconds for sample in samples])
@@ -235,7 +236,7 @@ class _Table:
         for (kind, bucket), value in intercepts.items():
             law = (floor, row) if kind.runs_layers else (head_floor, head_row)
             per_pass = max(0.0, value - max(law[0], law[1] * bucket))
-            passes_of_launch = float(self._mean_passes[kind, bucket]) if kind.runs_layers else 1.0
+            passes_of_launch = float(self._usual_passes[kind, bucket]) if kind.runs_layers else 1.0
             overheads.setdefault(kind, {})[bucket] = per_pass * passes_of_launch
         return CostModel(
             weight_floor=floor,
