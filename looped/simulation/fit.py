@@ -12,8 +12,10 @@ is hangs on the seconds that are looked for, so rounds of finding k and of fitti
 Errors are relative: weights are 1 / measurement in a first round, and 1 / prediction in the
 others, which favours no short ones. They count by their absolute value, not by their square, since
 device times have long tails; after each round samples whose ratio to the prediction lies far out
-are dropped as well (stalls of the machine). Of every five samples one is held out; what is told of
-the fit is told of those. Host times are means (least squares).
+are dropped as well (stalls of the machine). That meets the usual launch; all coefficients are then
+scaled so that the fitted samples add up to what was measured, for a run to last as long. Of every
+five samples one is held out; what is told of the fit is told of those. Host times are means (least
+squares).
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
@@ -212,7 +214,15 @@ class _Table:
             is_kept = self._is_near(solution)
             busy = (self._sums[self._ends] - self._sums[starts]) @ solution
             weights = 1 / np.maximum(busy, LEAST_SECONDS)
-        return solution, is_kept
+        return self._balanced(solution, is_fitted & is_kept), is_kept
+
+    def _balanced(self, solution: Array, rows: Bool[np.ndarray, " n"]) -> Array:
+        """The coefficients, scaled for the samples to add up to what was measured."""
+        starts = self._busy_from(solution)
+        measured = (self._seconds - self._calls[starts])[rows].sum()
+        predicted = (self._sums[self._ends] - self._sums[starts])[rows].sum(axis=0) @ solution
+        balanced: Array = solution * (measured / max(predicted, LEAST_SECONDS))
+        return balanced
 
     def _busy_from(self, solution: Array) -> Int64[np.ndarray, " n"]:
         """Index of the launch in each sample behind which the device did not run dry any more."""
@@ -282,10 +292,10 @@ class _Table:
 
 
 def _fit_host(sizes: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> list[float]:
-    """Seconds of a launch and of each size, without the longest hundredth (a pause, a stall)."""
+    """Seconds of a launch and of each size, without the longest thousandth (a stall)."""
     if not seconds:
         return [0.0] * (1 + len(sizes[0]) if sizes else 3)
     measured = np.maximum(np.array(seconds), 0.0)
-    usual = measured <= np.quantile(measured, 0.99)
+    usual = measured <= np.quantile(measured, 0.999)
     matrix = np.concatenate([np.ones((len(sizes), 1)), np.array(sizes, float)], axis=1)[usual]
     return [float(one) for one in non_negative_least_squares(matrix, measured[usual])]
