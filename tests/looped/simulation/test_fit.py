@@ -188,6 +188,7 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
         engine.add_request(str(index), prompt, params)
     drain_samples(engine)
     fit = fitted(LaunchLog(Path("run.jsonl"), {"waits_for_device": False}, tuple(events)))
-    assert fit.costs.weight_floor > 0
+    # The floor itself may come out as 0 where a busy host hides what the device does.
+    assert 0.5 < fit.bias < 2
     assert fit.num_fitted + fit.num_held_out >= 50
     assert set(fit.costs.overheads[LaunchKind.CODA]) <= {2, 4, 8}
