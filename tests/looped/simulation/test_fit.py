@@ -35,12 +35,28 @@ TRUTH = replace(
 )
 
 
-def log_of(*, waits=True, noise=0.0, policy="mixed", costs=TRUTH, plan=PLAN, change=None):
+def log_of(
+    *,
+    waits=True,
+    noise=0.0,
+    policy="mixed",
+    costs=TRUTH,
+    plan=PLAN,
+    change=None,
+    is_deterministic=False,
+):
     """A log of a simulated run, its device times shaken."""
     events = []
     workload = plan.workload(0)
     config = scheduler_config(workload, SMALL | {"policy": policy})
-    simulate(workload, config, costs, sink=events.append, waits_for_device=waits)
+    simulate(
+        workload,
+        config,
+        costs,
+        sink=events.append,
+        waits_for_device=waits,
+        is_deterministic=is_deterministic,
+    )
     random = Random(0)
     for index, event in enumerate(events):
         if isinstance(event, LaunchEvent):
@@ -80,6 +96,18 @@ def test_a_log_without_noise_is_met_exactly(policy):
     assert fit.costs.host_call_row_seconds == pytest.approx(2e-7, rel=0.01)
     assert fit.costs.decode_key_seconds == pytest.approx(2e-6, rel=0.01)
     assert fit.costs.num_planes == 4
+
+
+def test_several_passes_of_a_deterministic_engine_are_calls_of_one():
+    log = log_of(policy="atomic", is_deterministic=True)
+    fit = fitted(log)
+    check_launches(fit.costs, log, 2e-3)
+    assert {kind for kind, _ in fit.num_launches} == {LaunchKind.RECURRENT, LaunchKind.CODA}
+    assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
+    assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
+    assert fit.costs.host_call_seconds + 64 * fit.costs.host_call_row_seconds == pytest.approx(
+        1e-4 + 64 * 2e-7, rel=0.01
+    )
 
 
 def test_noise_comes_out_as_the_error_and_leaves_little_bias():
