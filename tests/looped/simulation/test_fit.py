@@ -193,9 +193,13 @@ def test_a_short_log_and_one_of_two_engines_are_refused():
         fitted(replace(log, events=(*log.events, other)))
 
 
-def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
+@pytest.mark.parametrize(
+    ("options", "coda_buckets"),
+    [({}, {2, 4, 8}), ({"deterministic": True, "policy": "atomic"}, {8})],
+)
+def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, coda_buckets):
     events = []
-    engine = logged_engine(tiny_folder, events.append)
+    engine = logged_engine(tiny_folder, events.append, **options)
     for index in range(6):
         prompt = list(range(3, 20 + 7 * index))
         # Read after every loop, so that nearly every launch has an end of its own.
@@ -206,4 +210,8 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
     fit = fitted(LaunchLog(Path("run.jsonl"), {"waits_for_device": False}, tuple(events)))
     assert fit.costs.weight_floor > 0
     assert fit.num_fitted + fit.num_held_out >= 50
-    assert set(fit.costs.overheads[LaunchKind.CODA]) <= {2, 4, 8}
+    assert set(fit.costs.overheads[LaunchKind.CODA]) <= coda_buckets
+    if options:
+        records = [event.record for event in events if isinstance(event, LaunchEvent)]
+        assert any(record.num_calls == 4 for record in records)
+        assert set(fit.num_launches) == {(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8)}
