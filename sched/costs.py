@@ -1,15 +1,17 @@
 """What a launch costs in seconds: a few numbers of one model on one device, kept as JSON.
 
-    launch = overhead[kind][bucket] + num_passes * pass            under the layers
+    launch = num_calls * overhead[kind][bucket] + num_passes * pass     under the layers
     pass   = max(weight_floor, bucket * row_seconds)
              + decode_keys * decode_key_seconds + prompt_keys * prompt_key_seconds
     launch = overhead[kind][bucket] + max(head_floor, bucket * head_row_seconds)     LM head
-    host   = host_launch_seconds + num_items * host_item_seconds + bucket * host_row_seconds
-    call   = host_call_seconds + bucket * host_call_row_seconds
+    host   = host_launch_seconds + num_calls * (num_items * host_item_seconds
+                                                + bucket * host_row_seconds)
+    call   = host_call_seconds + bucket * host_call_row_seconds        num_calls of them
 
 A device computes the rows of the bucket, padding included, and reads the weights once a pass
 however few rows there are: that is the floor. Overheads are what is left of each bucket that was
 measured, so those are met exactly; the rest of the formula carries to buckets that were not.
+A launch is one call, but a deterministic engine runs several passes as calls of a single one.
 """
 
 from __future__ import annotations
@@ -64,9 +66,10 @@ class CostModel:
     host_launch_seconds: float = 0.0
     """Of the host before a call: to apply the launch before, to schedule and to pack."""
     host_item_seconds: float = 0.0
-    """The same, for each item of the launch."""
+    """The same, for each item of each call."""
     host_row_seconds: float = 0.0
-    """The same, for each row of the bucket: larger launches leave colder caches, on a CPU."""
+    """The same, for each row of each call's bucket: larger launches leave colder caches, on a
+    CPU."""
     host_call_seconds: float = 0.0
     """Of the host from the call, with which the device begins, to its return."""
     host_call_row_seconds: float = 0.0
@@ -93,7 +96,7 @@ class CostModel:
 
     def seconds(self, work: LaunchWork) -> float:
         """Return how long the device takes for the launch. See the module."""
-        seconds = self.overhead(work.kind, work.bucket)
+        seconds = work.num_calls * self.overhead(work.kind, work.bucket)
         if not work.kind.runs_layers:
             return seconds + max(self.head_floor, work.bucket * self.head_row_seconds)
         keys = (
@@ -102,13 +105,10 @@ class CostModel:
         rows = max(self.weight_floor, work.bucket * self.row_seconds)
         return seconds + work.num_passes * (rows + keys)
 
-    def host_seconds(self, num_items: int, bucket: int) -> float:
-        """Return how long the host is busy before it calls a launch of so many items."""
-        return (
-            self.host_launch_seconds
-            + num_items * self.host_item_seconds
-            + bucket * self.host_row_seconds
-        )
+    def host_seconds(self, num_items: int, bucket: int, num_calls: int = 1) -> float:
+        """Return how long the host is busy before the first call of a launch of so many items."""
+        packing = num_items * self.host_item_seconds + bucket * self.host_row_seconds
+        return self.host_launch_seconds + num_calls * packing
 
     def call_seconds(self, bucket: int) -> float:
         """Return how long a call takes the host, while the device works already."""

@@ -77,8 +77,8 @@ class SimulatedExecutor:
 class SimulationCosts(LaunchCosts, Protocol):
     """Prices of a simulated step: `CostModel` has them."""
 
-    def host_seconds(self, num_items: int, bucket: int) -> float:
-        """Return how long the host is busy before it calls a launch of so many items."""
+    def host_seconds(self, num_items: int, bucket: int, num_calls: int) -> float:
+        """Return how long the host is busy before the first call of a launch of so many items."""
         ...
 
     def call_seconds(self, bucket: int) -> float:
@@ -114,9 +114,9 @@ class SimulatedLaunch:
     scheduled: float
     """The scheduler was asked."""
     called: float
-    """The host was done with its part, and called the device."""
+    """The host was done with its part, and called the device for the first time."""
     returned: float
-    """The call had returned; the device may have begun before."""
+    """The last call had returned; the device may have begun before."""
     started: float
     """The device began, with everything before it done."""
     ended: float
@@ -136,7 +136,8 @@ class Simulation:
         costs: seconds of a launch, and of the host around it.
         policy: a policy that is not shipped; overrides `config.policy`.
         executor: makes up results; None: from each request's `SimulatedOutput`.
-        is_deterministic: one bucket a kind, as `--deterministic` has it.
+        is_deterministic: one bucket a kind, and several passes as calls of a single one, as
+            `--deterministic` has it.
         waits_for_device: whether the host waits for launches that it does not read, too.
     """
 
@@ -189,10 +190,15 @@ class Simulation:
             arrivals += self._take_arrivals()
         work = self._work(batch)
         scheduled = self.clock.now
-        called = scheduled + self._costs.host_seconds(len(batch.items), work.bucket)
+        host_seconds = self._costs.host_seconds(len(batch.items), work.bucket, work.num_calls)
+        called = scheduled + host_seconds
         started = max(called, self._device_free)
-        ended = self._device_free = started + self._costs.seconds(work)
-        returned = called + self._costs.call_seconds(work.bucket)
+        seconds, call_seconds = self._costs.seconds(work), self._costs.call_seconds(work.bucket)
+        returned = called + work.num_calls * call_seconds
+        # The device may run dry before the last of several calls, which has its share to do.
+        last_called = called + (work.num_calls - 1) * call_seconds
+        ended = max(started + seconds, last_called + seconds / work.num_calls)
+        self._device_free = ended
         is_awaited = batch.is_read or self._waits_for_device
         visible = max(ended, returned) if is_awaited else returned
         slots = tuple([item.request.slot for item in batch.items])
@@ -223,14 +229,15 @@ class Simulation:
         return arrivals
 
     def _work(self, batch: Batch) -> LaunchWork:
-        kind = batch.launch
         # A deterministic engine runs several passes as calls of the single one.
-        ladder = self.ladders.get(kind) or self.ladders[LaunchKind.RECURRENT]
+        is_split = batch.launch not in self.ladders
+        kind = LaunchKind.RECURRENT if is_split else batch.launch
         return LaunchWork.of(
             batch.items,
             kind=kind,
             num_passes=batch.num_passes,
-            bucket=bucket_for(ladder, batch.num_rows),
+            bucket=bucket_for(self.ladders[kind], batch.num_rows),
+            num_calls=batch.num_passes if is_split else 1,
         )
 
 

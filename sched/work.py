@@ -24,15 +24,23 @@ class LaunchWork:
     num_rows: int
     """Real rows among them."""
     num_passes: int
-    """Passes over the layers; 0 under an LM head."""
+    """Passes over the layers, of all calls together; 0 under an LM head."""
     decode_keys: int
     """Keys that decode rows see, summed over the rows, in one pass; 0 under an LM head."""
     prompt_keys: int
     """Keys that prompt rows see, summed over the rows, in one pass; 0 under an LM head."""
+    num_calls: int = 1
+    """Calls of the executable; one a pass where a deterministic engine runs several."""
 
     @classmethod
     def of(
-        cls, items: Iterable[ScheduledItem], *, kind: LaunchKind, num_passes: int, bucket: int
+        cls,
+        items: Iterable[ScheduledItem],
+        *,
+        kind: LaunchKind,
+        num_passes: int,
+        bucket: int,
+        num_calls: int = 1,
     ) -> LaunchWork:
         """Count the work of `items` in one launch of `kind`, padded to `bucket`.
 
@@ -48,7 +56,7 @@ class LaunchWork:
                 else:
                     prompt_keys += num_keys
         passes = num_passes if kind.runs_layers else 0
-        return cls(kind, bucket, num_rows, passes, decode_keys, prompt_keys)
+        return cls(kind, bucket, num_rows, passes, decode_keys, prompt_keys, num_calls)
 
 
 class LaunchCosts(Protocol):

@@ -23,6 +23,17 @@ CostTable = Annotated[
         "--costs", help="Cost table: a shipped one by name, or a .json file that `fit` made."
     ),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Launches of an engine with --deterministic: one row bucket a kind, several passes as "
+        "calls of a single one. Fit the costs to a log of such an engine.",
+    ),
+]
+TableFormat = Annotated[
+    str, typer.Option("--format", help="Of the tables: csv, or parquet (needs pyarrow).")
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds, from 0; every point runs on each.")]
 Processes = Annotated[int, typer.Option(min=1, help="Processes that simulate at once.")]
 POLICY_FORM = "NAME, or NAME:KEY=VALUE,KEY=VALUE for one that takes options"
@@ -36,6 +47,7 @@ def run(
     costs: CostTable,
     policy: Annotated[str, typer.Option(help=f"Who runs next: {POLICY_FORM}.")] = "mixed",
     seed: Annotated[int, typer.Option(min=0, help="Of lengths, arrivals and depths.")] = 0,
+    deterministic: Deterministic = False,
     launch_log: Annotated[
         Path | None, typer.Option(help="Write the launches, as an engine's log has them.")
     ] = None,
@@ -88,6 +100,7 @@ def run(
                 config,
                 table,
                 sink=None if writer is None else writer.write,
+                is_deterministic=deterministic,
                 waits_for_device=launch_log_waits,
                 on_launch=lambda launch: bars.advance(bar, len(launch.update.finished)),
             )
@@ -104,6 +117,7 @@ def run(
         "policy": policy,
         "seed": seed,
         "costs": table.name,
+        "deterministic": deterministic,
         **plan.to_json(),
     }
     values = description | {"costs": costs_json(table), "numbers": dict(numbers)}

@@ -11,7 +11,7 @@ from looped.simulation.options import SchedulerOptions, WorkloadOptions
 
 from .options import with_config_options
 from .results import AsJson, command_line, print_result
-from .simulate import POLICY_FORM, CostTable, Processes, Seeds
+from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, TableFormat
 
 
 @with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
@@ -23,11 +23,13 @@ def compare(
         list[str],
         typer.Option(help=f"{POLICY_FORM}; repeat, the first is what the others are held against."),
     ],
+    deterministic: Deterministic = False,
     seeds: Seeds = 5,
     processes: Processes = 1,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to make, for the results.")
     ] = None,
+    table_format: TableFormat = "csv",
     as_json: AsJson = False,
 ) -> None:
     """Simulate policies on the same seeds, and tell their differences seed by seed.
@@ -43,14 +45,17 @@ def compare(
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.summary import UNITS
-    from looped.simulation.tables import write_table
+    from looped.simulation.tables import check_format, write_table
 
     check_folders(out)
+    check_format(table_format)
+    if out is None and table_format != "csv":
+        raise UsageError("--format is about the table in a folder of results; add --out DIR")
     if len(set(policy)) < len(policy):
         raise UsageError(f"expected policies that differ, got {', '.join(policy)}")
     table = cost_table(costs)
     plan = plan_of(requests_of, table.num_planes)
-    grid = Grid(plan, table, seeds_of(plan, seeds))
+    grid = Grid(plan, table, seeds_of(plan, seeds), is_deterministic=deterministic)
     points = [Point(name, scheduler.values()) for name in policy]
     for point in points:
         grid.config_check(point)
@@ -59,6 +64,7 @@ def compare(
         "command": command_line(),
         "seeds": len(grid.seeds),
         "costs": table.name,
+        "deterministic": deterministic,
         **plan.to_json(),
     }
     rows: list[dict[str, Any]] = []
@@ -92,7 +98,7 @@ def compare(
         )
         if out is not None:
             if rows:
-                write_table(out / "runs.csv", rows)
+                write_table(out / f"runs.{table_format}", rows)
             write_results(out, values, page)
 
     if out is not None:

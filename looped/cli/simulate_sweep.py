@@ -13,7 +13,7 @@ from looped.simulation.options import SchedulerOptions, WorkloadOptions
 
 from .options import with_config_options
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
-from .simulate import POLICY_FORM, CostTable, Processes, Seeds
+from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, TableFormat
 
 if TYPE_CHECKING:
     from looped.simulation.grid import Point
@@ -53,9 +53,8 @@ def sweep(
     precision: Annotated[
         float, typer.Option(help="Ratio of rates, above 1, at which a search ends.")
     ] = 1.05,
-    table_format: Annotated[
-        str, typer.Option("--format", help="Of the tables: csv, or parquet (needs pyarrow).")
-    ] = "csv",
+    table_format: TableFormat = "csv",
+    deterministic: Deterministic = False,
     seeds: Seeds = 3,
     processes: Processes = 1,
     has_plots: HasPlots = True,
@@ -96,7 +95,7 @@ def sweep(
         concurrency=concurrency[0] if concurrency else None,
     )
     plan = plan_of(load, table.num_planes)
-    grid = Grid(plan, table, seeds_of(plan, seeds))
+    grid = Grid(plan, table, seeds_of(plan, seeds), is_deterministic=deterministic)
     if objective is not None:
         for seed in grid.seeds:
             objective.check(plan.workload(seed))
@@ -122,6 +121,7 @@ def sweep(
         "command": command_line(),
         "seeds": len(grid.seeds),
         "costs": table.name,
+        "deterministic": deterministic,
         **plan.to_json(),
         "rate": None,
         "concurrency": None,

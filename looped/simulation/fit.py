@@ -161,9 +161,16 @@ class _Table:
         self._rungs = sorted(self.num_launches, key=lambda rung: (rung[0].value, rung[1]))
         # The median, as the fit by absolute errors meets the usual launch and not the mean one.
         self._usual_passes = {
-            rung: np.median([one.num_passes for one in launches if (one.kind, one.bucket) == rung])
+            rung: np.median(
+                [
+                    one.num_passes / one.num_calls
+                    for one in launches
+                    if (one.kind, one.bucket) == rung
+                ]
+            )
             for rung in self._rungs
         }
+        """Passes of a call, of each kind and bucket."""
         self._seconds = np.array([sample.seconds for sample in samples])
         self._calls = np.array([call for sample in samples for call in sample.calls])
         sizes = [len(sample.works) for sample in samples]
@@ -246,8 +253,8 @@ class _Table:
         for (kind, bucket), value in intercepts.items():
             law = (floor, row) if kind.runs_layers else (head_floor, head_row)
             per_pass = max(0.0, value - max(law[0], law[1] * bucket))
-            passes_of_launch = float(self._usual_passes[kind, bucket]) if kind.runs_layers else 1.0
-            overheads.setdefault(kind, {})[bucket] = per_pass * passes_of_launch
+            passes_of_call = float(self._usual_passes[kind, bucket]) if kind.runs_layers else 1.0
+            overheads.setdefault(kind, {})[bucket] = per_pass * passes_of_call
         return CostModel(
             weight_floor=floor,
             row_seconds=row,

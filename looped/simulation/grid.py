@@ -56,6 +56,8 @@ class Grid:
     plan: WorkloadPlan
     costs: CostModel
     seeds: Sequence[int]
+    is_deterministic: bool = False
+    """As `--deterministic` of an engine has it."""
 
     def config_check(self, point: Point) -> None:
         """UsageError for a point that could not run, before any runs."""
@@ -70,7 +72,7 @@ class Grid:
         """What happens in one run."""
         workload = self._plan(point).workload(seed, rate=point.rate)
         config = scheduler_config(workload, point.scheduler_options)
-        return simulate(workload, config, self.costs)
+        return simulate(workload, config, self.costs, is_deterministic=self.is_deterministic)
 
     def run_pair(self, pair: tuple[Point, int]) -> Numbers:
         """The same, of a point and a seed in one."""

@@ -16,15 +16,20 @@ class WorkloadOptions:
     """Which requests come, when, and how many loops their tokens run."""
 
     workload: Path | None = None
-    """JSON lines: prompt_tokens, output_tokens and, if known, arrival_time, depths, priority."""
+    """JSON lines: prompt_tokens, output_tokens and, if known, arrival_time, depths, priority and
+    shared_prefix_tokens."""
     from_log: Path | None = None
-    """Launch log whose requests are played again: arrivals, lengths and depths as they were."""
+    """Launch log whose requests are played again: arrivals, lengths, depths and shared prefixes as
+    they were."""
     requests: int | None = None
     """Requests to make up. None: 200."""
     prompt_tokens: str | None = None
     """Length of a made-up prompt: N, or FROM:TO for any between. None: 128."""
     output_tokens: str | None = None
     """Tokens that a made-up request emits: N, or FROM:TO. None: 64."""
+    shared_prefix_tokens: int | None = None
+    """Tokens that all made-up prompts begin with, for the prefix cache to find again; fewer than
+    the shortest prompt has. None: 0."""
     rate: float | None = None
     """Requests per second, as a Poisson process unless --burstiness says otherwise."""
     burstiness: float | None = None
@@ -83,6 +88,9 @@ class SchedulerOptions:
     """Waiting requests looked at in one round of admission. None: 64."""
     admission_bypass_limit: int | None = None
     """Later admissions that a blocked request tolerates before all behind it wait. None: 8."""
+    prefix_caching: bool | None = None
+    """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
+    a policy that has several prompt items of a request under way at once."""
     incremental_kv: bool | None = None
     """Claim blocks when they are first written. None: at admission."""
 

@@ -14,7 +14,8 @@ from .gate_depths import depths_of_request
 from .log_workload import workload_of_log
 from .options import WorkloadOptions
 from .runs import WorkloadPlan
-from .workload import Lengths, WorkloadRequest, read_workload
+from .workload import Lengths, WorkloadRequest
+from .workload_file import read_workload
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
     }
     given: dict[str, Any] = {
         "num_requests": options.requests,
+        "shared_prefix_tokens": options.shared_prefix_tokens,
         **{name: Lengths.parse(text) for name, text in lengths.items() if text is not None},
         "exits": options.exits,
         "exit_mode": None if options.exit_mode is None else ExitMode(options.exit_mode),
@@ -73,7 +75,7 @@ def seeds_of(plan: WorkloadPlan, count: int) -> range:
     return range(count)
 
 
-LENGTHS = ("requests", "prompt_tokens", "output_tokens")
+MADE_REQUESTS = ("requests", "prompt_tokens", "output_tokens", "shared_prefix_tokens")
 MADE_DEPTHS = ("exits", "heterogeneity", "autocorrelation")
 GATES = ("exit_threshold", "min_loops")
 DEPTHS = (*MADE_DEPTHS, "exit_trace", "exit_gates", *GATES)
@@ -87,10 +89,10 @@ def _check_alone(options: WorkloadOptions) -> None:
     if options.exit_trace is not None and options.exit_gates is not None:
         raise UsageError("--exit-trace and --exit-gates both bring depths; give one")
     if options.workload is not None:
-        _refuse(options, "--workload, which brings requests", LENGTHS)
+        _refuse(options, "--workload, which brings requests", MADE_REQUESTS)
     if options.from_log is not None:
         about = "--from-log, which brings requests, their depths and how they were decided"
-        _refuse(options, about, (*LENGTHS, *DEPTHS, "exit_mode"))
+        _refuse(options, about, (*MADE_REQUESTS, *DEPTHS, "exit_mode"))
     if options.exit_trace is not None:
         _refuse(options, "--exit-trace, which brings depths", MADE_DEPTHS)
     if options.exit_gates is not None:

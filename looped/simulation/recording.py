@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from looped.launch_events import LogEvent
 from looped.launch_observer import LaunchRecorder, Moment
 from looped.records import ItemRecord, LaunchRecord
-from looped.sched import LaunchKind, SimulatedLaunch, Simulation
+from looped.sched import SimulatedLaunch, Simulation
 
 
 def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator[SimulatedLaunch]:
@@ -52,14 +52,13 @@ def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator
 
 def _launch_record(simulation: Simulation, launch: SimulatedLaunch) -> LaunchRecord:
     batch, work = launch.batch, launch.work
-    is_split = batch.launch is LaunchKind.PREFILL and batch.launch not in simulation.ladders
     return LaunchRecord(
         index=launch.index,
         kind=batch.launch,
         bucket=work.bucket,
         num_rows=work.num_rows,
         num_passes=work.num_passes,
-        num_calls=work.num_passes if is_split else 1,
+        num_calls=work.num_calls,
         num_count_uploads=0,
         runs_gate=batch.runs_gate,
         records_gates=False,

@@ -39,6 +39,7 @@ from looped.sched import (
 from looped.timeline import Name
 
 from .fates import STOP_ID, OwnEvent, fates_of, missing_request
+from .prompts import LoggedPrompts
 
 
 @dataclass
@@ -88,28 +89,6 @@ def _by_engine(events: Iterable[LogEvent]) -> dict[int, tuple[EngineEvent, list[
     return engines
 
 
-class _Prompts:
-    """Token ids that share prefixes exactly where the recorded prompts did."""
-
-    def __init__(self, vocab_size: int, block_size: int) -> None:
-        self._vocab_size = vocab_size
-        self._block_size = block_size
-        self._children: dict[str, dict[str, int]] = defaultdict(dict)
-
-    def token_ids(self, event: RequestEvent) -> tuple[int, ...]:
-        """A prompt of the recorded length. Siblings are numbered, and a block spells its number."""
-        token_ids: list[int] = []
-        parent = ""
-        for key in event.prefix_keys:
-            siblings = self._children[parent]
-            number = siblings.setdefault(key, len(siblings))
-            for _ in range(self._block_size):
-                number, digit = divmod(number, self._vocab_size)
-                token_ids.append(digit)
-            parent = key
-        return tuple(token_ids + [0] * (event.num_prompt_tokens - len(token_ids)))
-
-
 class _ReplayExecutor(SimulatedExecutor):
     """Makes logits bad again where they were."""
 
@@ -140,7 +119,7 @@ class _EngineReplay:
         events = [event for event in self._events if not isinstance(event, FaultEvent)]
         self._executor = _ReplayExecutor()
         self._scheduler = Scheduler(config, self._executor)
-        self._prompts = _Prompts(config.vocab_size, config.block_size)
+        self._prompts = LoggedPrompts(config.vocab_size, config.block_size)
         fates = fates_of(events)
         self._fates = iter(fates)
         self._unknown_from = min((fate.unknown_from for fate in fates), default=inf)

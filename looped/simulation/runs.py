@@ -25,9 +25,9 @@ from looped.sched import (
 from looped.timeline import Timeline
 
 from .depths import DepthSource, RecordedDepths, depth_source
+from .prompts import VOCAB_SIZE
 from .recording import record
 from .workload import (
-    VOCAB_SIZE,
     Lengths,
     Workload,
     WorkloadRequest,
@@ -51,6 +51,8 @@ class WorkloadPlan:
     """Requests to make up."""
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths(128, 128))
     output_tokens: Lengths = field(default_factory=lambda: Lengths(64, 64))
+    shared_prefix_tokens: int = 0
+    """First tokens of a made-up prompt, which all of them begin with."""
     exits: str = "typical"
     """Depths of requests that bring none; see `depth_source`."""
     traces: Sequence[tuple[int, ...]] = ()
@@ -75,7 +77,11 @@ class WorkloadPlan:
             UsageError: numbers that contradict each other or P.
         """
         made = synthetic_requests(
-            self.num_requests, self.prompt_tokens, self.output_tokens, seed=seed
+            self.num_requests,
+            self.prompt_tokens,
+            self.output_tokens,
+            seed=seed,
+            shared_prefix_tokens=self.shared_prefix_tokens,
         )
         return Workload(
             requests=self.requests or made,
@@ -126,16 +132,14 @@ class WorkloadPlan:
         """What was run, for the record."""
         is_made = not self.requests
         has_rules = not is_made and all(one.exit_rule is not None for one in self.requests)
-        lengths = {
-            name: f"{lengths.shortest}:{lengths.longest}"
-            for name, lengths in (
-                ("prompt_tokens", self.prompt_tokens),
-                ("output_tokens", self.output_tokens),
-            )
+        made_up = {
+            "prompt_tokens": f"{self.prompt_tokens.shortest}:{self.prompt_tokens.longest}",
+            "output_tokens": f"{self.output_tokens.shortest}:{self.output_tokens.longest}",
+            "shared_prefix_tokens": self.shared_prefix_tokens,
         }
         return {
             "num_requests": self.num_requests if is_made else len(self.requests),
-            **(lengths if is_made else {}),
+            **(made_up if is_made else {}),
             "exits": self._exits_told(),
             "exit_mode": "the requests' own" if has_rules else str(self.exit_mode),
             "heterogeneity": self.heterogeneity if self._is_made_up else None,
@@ -196,7 +200,7 @@ def simulate(
         costs: seconds of launches.
         sink: takes the events of the launch log as well.
         on_launch: is told of every launch, to show progress.
-        is_deterministic: one bucket a kind.
+        is_deterministic: as `--deterministic` of an engine has it.
         waits_for_device: whether the host waits for every launch, as with `--launch-log-waits`.
 
     Raises:

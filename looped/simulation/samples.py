@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from looped.launch_events import LaunchEvent
 from looped.records import LaunchRecord
-from looped.sched import ItemKind, LaunchWork
+from looped.sched import ItemKind, LaunchKind, LaunchWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,11 @@ class Samples:
     num_compiling: int
     """Samples left out because a step was compiled in them, or just before."""
     host: list[tuple[int, int, float]]
-    """Items and bucket of a launch, and seconds that the host needed from the one before it, its
-    result if it was read or awaited, to the call."""
+    """Items and rows that were packed for a launch, padding included and once a call, and seconds
+    that the host needed from the one before it, its result if it was read or awaited, to the call.
+    """
     calls: list[tuple[int, float]]
-    """Bucket of a launch, and seconds that its call took the host."""
+    """Bucket of a launch, and seconds that a call of it took the host."""
 
 
 def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Samples:
@@ -74,24 +75,31 @@ def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Sample
             used.append(_sample(group))
         num_compilations = launch.num_compilations
         group = []
-    calls = [(one.record.bucket, one.dispatched - one.started) for one in launches]
+    calls = [
+        (one.record.bucket, (one.dispatched - one.started) / one.record.num_calls)
+        for one in launches
+    ]
     return Samples(used, num_compiling, list(_host_times(launches)), calls)
 
 
 def work_of(record: LaunchRecord) -> LaunchWork:
-    """A recorded launch in numbers, as `LaunchWork.of` has them of a scheduled one."""
+    """A recorded launch in numbers, as a `Simulation` has them of one that it runs.
+
+    Passes that a deterministic engine split are calls of the single one.
+    """
     keys = dict.fromkeys(ItemKind, 0)
     if record.kind.runs_layers:
         for item in record.items:
             n = item.num_rows
             keys[item.kind] += n * item.first_position + n * (n + 1) // 2
     return LaunchWork(
-        record.kind,
+        LaunchKind.RECURRENT if record.num_calls > 1 else record.kind,
         record.bucket,
         record.num_rows,
         record.num_passes,
         decode_keys=keys[ItemKind.DECODE],
         prompt_keys=keys[ItemKind.PROMPT],
+        num_calls=record.num_calls,
     )
 
 
@@ -111,4 +119,6 @@ def _host_times(launches: list[LaunchEvent]) -> Iterator[tuple[int, int, float]]
         is_busy = queues.waiting + queues.prefill + queues.recurrent + queues.coda > 0
         if is_busy and after.num_compilations == launch.num_compilations:
             record = after.record
-            yield len(record.items), record.bucket, after.started - launch.ended
+            num_items, num_rows = len(record.items), record.bucket
+            seconds = after.started - launch.ended
+            yield num_items * record.num_calls, num_rows * record.num_calls, seconds

@@ -24,14 +24,23 @@ def write_table(path: Path, rows: Rows) -> None:
     """Writes rows that have the same keys, beside the name, and renames; by the name's ending."""
     staged = path.with_name(f".{path.name}.partial")
     if path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.Table.from_pylist([dict(row) for row in rows])
-        pyarrow.parquet.write_table(table, staged)
+        _write_parquet(staged, rows)
     else:
         with staged.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
     staged.replace(path)
+
+
+def _write_parquet(path: Path, rows: Rows) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist([dict(row) for row in rows])
+    # A column without a value is one of numbers, as it is in other tables of its kind.
+    columns = [
+        field.with_type(pyarrow.float64()) if pyarrow.types.is_null(field.type) else field
+        for field in table.schema
+    ]
+    pyarrow.parquet.write_table(table.cast(pyarrow.schema(columns)), path)

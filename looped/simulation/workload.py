@@ -1,14 +1,7 @@
-"""What simulated requests ask for and when they come: made up, or read from a file.
+"""What simulated requests ask for and when they come: made up, or as a file or a log says."""
 
-A workload file has one JSON object a line: `prompt_tokens`, `output_tokens`, and, if it knows,
-`arrival_time` in seconds, `depths`, the loops of every output token (an empty list: all loops), and
-`priority`. Where it does not, arrivals and depths are made up as for any other workload.
-"""
-
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -29,12 +22,7 @@ from looped.sched import (
 )
 
 from .depths import DepthSource, RecordedDepths
-
-VOCAB_SIZE = 1 << 16
-"""Of made-up prompts that no model reads."""
-INDEX_TOKENS = 4
-"""First tokens of a made-up prompt, which spell its index."""
-KEYS = frozenset({"arrival_time", "prompt_tokens", "output_tokens", "depths", "priority"})
+from .prompts import VOCAB_SIZE, prompt_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +40,12 @@ class WorkloadRequest:
     """How they are decided, of a request that was recorded; None: as the workload says."""
     priority: int = 0
     """Lower goes first, where the scheduler asks."""
+    shared_prefix_tokens: int = 0
+    """Of one common text, how much a made-up prompt begins with."""
+    prompt_token_ids: tuple[int, ...] | None = None
+    """Stand for those of a request that was recorded; None: to be made up."""
+    earlier_samples: tuple[int, ...] = ()
+    """Requests of the workload, by index, that are samples of the same prompt and come before."""
 
 
 @dataclass(frozen=True)
@@ -79,43 +73,35 @@ class Lengths:
 
 
 def synthetic_requests(
-    count: int, prompt_tokens: Lengths, output_tokens: Lengths, *, seed: int
+    count: int,
+    prompt_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    seed: int,
+    shared_prefix_tokens: int = 0,
 ) -> list[WorkloadRequest]:
-    """Requests whose lengths are drawn independently; the draws depend on the seed alone."""
-    if count < 1:
-        raise UsageError(f"expected 1 or more requests, got {count}")
-    random = Random(f"{seed}/lengths")
-    return [
-        WorkloadRequest(prompt_tokens.draw(random), output_tokens.draw(random))
-        for _ in range(count)
-    ]
-
-
-def read_workload(path: Path) -> list[WorkloadRequest]:
-    """Reads a workload file.
+    """Requests whose lengths are drawn independently; the draws depend on the seed alone.
 
     Raises:
-        UsageError: no such file, no request in it, or a line that is none; or some lines with an
-            arrival time and some without.
+        UsageError: no request, or a prompt that would have no token of its own.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: {error}") from None
-    requests = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                requests.append(_parse(json.loads(line)))
-            except (ValueError, TypeError, KeyError) as error:
-                raise UsageError(f"{path}, line {number} is no request: {error}") from None
-    if not requests:
-        raise UsageError(f"{path} holds no request")
-    if len({request.arrival_time is None for request in requests}) > 1:
-        raise UsageError(f"{path}: either every request has an arrival_time or none has")
-    return requests
+    if count < 1:
+        raise UsageError(f"expected 1 or more requests, got {count}")
+    if not 0 <= shared_prefix_tokens < prompt_tokens.shortest:
+        raise UsageError(
+            "shared_prefix_tokens must be 0 or more and below the shortest prompt, which has a "
+            f"token of its own: got {shared_prefix_tokens}, and prompts from "
+            f"{prompt_tokens.shortest}; try longer ones (--prompt-tokens)"
+        )
+    random = Random(f"{seed}/lengths")
+    return [
+        WorkloadRequest(
+            prompt_tokens.draw(random),
+            output_tokens.draw(random),
+            shared_prefix_tokens=shared_prefix_tokens,
+        )
+        for _ in range(count)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,16 +195,26 @@ class Workload:
         return [time * stretch for time in own]
 
     def _built(self) -> Iterator[Request]:
+        built: list[Request] = []
         for index, one in enumerate(self.requests):
             depths = self._depths(index)
-            yield Request(
+            request = Request(
                 request_id=str(index),
-                prompt_token_ids=prompt_of(index, one.prompt_tokens, self.vocab_size),
+                prompt_token_ids=one.prompt_token_ids
+                or prompt_of(
+                    index,
+                    one.prompt_tokens,
+                    num_shared=one.shared_prefix_tokens,
+                    vocab_size=self.vocab_size,
+                ),
+                earlier_samples=tuple(built[earlier] for earlier in one.earlier_samples),
                 max_tokens=one.output_tokens,
                 exit_rule=self._rule(index, depths),
                 priority=one.priority,
                 payload=SimulatedOutput(depths),
             )
+            built.append(request)
+            yield request
 
     def _depths(self, index: int) -> tuple[int, ...]:
         one = self.requests[index]
@@ -252,36 +248,3 @@ class Workload:
 def fewest_loops(mode: ExitMode) -> int:
     """Loops after which a token can leave at the earliest, by how that is decided."""
     return 1 if mode in (ExitMode.TRACE, ExitMode.OURO) else 2
-
-
-def prompt_of(index: int, num_tokens: int, vocab_size: int = VOCAB_SIZE) -> tuple[int, ...]:
-    """A prompt that shares no block with that of another index, unless it is very short."""
-    head = []
-    for _ in range(min(num_tokens, INDEX_TOKENS)):
-        index, digit = divmod(index, vocab_size)
-        head.append(digit)
-    return (*head, *(0,) * (num_tokens - len(head)))
-
-
-def _parse(values: Any) -> WorkloadRequest:
-    if not isinstance(values, dict) or values.keys() - KEYS:
-        raise ValueError(f"expected an object with {', '.join(sorted(KEYS))}; got {values!r:.80}")
-    for name in ("prompt_tokens", "output_tokens"):
-        if type(values.get(name)) is not int or values[name] < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1")
-    time, depths = values.get("arrival_time"), values.get("depths")
-    if time is not None and (type(time) not in (int, float) or not 0 <= time < float("inf")):
-        raise ValueError(f"arrival_time must be 0 or more seconds, got {time!r}")
-    if depths is not None and (
-        not isinstance(depths, list) or not all(type(depth) is int for depth in depths)
-    ):
-        raise ValueError("depths must be a list of whole numbers")
-    if type(values.get("priority", 0)) is not int:
-        raise ValueError(f"priority must be a whole number, got {values['priority']!r}")
-    return WorkloadRequest(
-        values["prompt_tokens"],
-        values["output_tokens"],
-        None if time is None else float(time),
-        None if depths is None else tuple(depths),
-        priority=values.get("priority", 0),
-    )

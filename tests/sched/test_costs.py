@@ -44,6 +44,11 @@ def test_every_pass_of_a_launch_costs_the_same_and_the_overhead_is_paid_once() -
     assert MODEL.seconds(launch) == 10 + 4 * (8 + 1)
 
 
+def test_every_call_of_a_launch_pays_the_overhead() -> None:
+    launch = work(num_passes=4, num_calls=4, prompt_keys=4)
+    assert MODEL.seconds(launch) == 4 * (10 + 8 + 1)
+
+
 def test_an_lm_head_has_a_floor_and_a_slope_of_its_own() -> None:
     assert MODEL.seconds(work(LaunchKind.CODA, num_passes=0)) == 3 + 4
     assert MODEL.seconds(work(LaunchKind.CODA, num_passes=0, bucket=8)) == 3 + 16
@@ -66,6 +71,7 @@ def test_a_table_without_overheads_has_none() -> None:
 
 def test_the_host_is_busy_for_a_launch_its_items_and_its_rows() -> None:
     assert MODEL.host_seconds(6, 8) == 12
+    assert MODEL.host_seconds(6, 8, num_calls=3) == 7 + 3 * 5
     assert MODEL.call_seconds(8) == 1.75
 
 

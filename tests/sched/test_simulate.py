@@ -167,11 +167,29 @@ def test_a_deterministic_engine_pads_every_launch_to_one_bucket() -> None:
     config = config_of(policy="atomic")
     simulation = Simulation(config, all_at_once(traced("a", (4, 1))), COSTS, is_deterministic=True)
     buckets = {(launch.work.kind, launch.work.bucket) for launch in simulation.run()}
-    assert buckets == {
-        (LaunchKind.PREFILL, 8),
-        (LaunchKind.RECURRENT, 8),
-        (LaunchKind.CODA, 4),
-    }
+    assert buckets == {(LaunchKind.RECURRENT, 8), (LaunchKind.CODA, 4)}
+
+
+@pytest.mark.parametrize("call_seconds", [0.5, 30.0])
+def test_a_deterministic_engine_calls_the_single_pass_for_each_of_several(
+    call_seconds: float,
+) -> None:
+    costs = replace(
+        COSTS,
+        overheads={LaunchKind.PREFILL: {8: 99.0}, LaunchKind.RECURRENT: {8: 2.0}},
+        host_item_seconds=0.125,
+        host_call_seconds=call_seconds,
+    )
+    config = config_of(policy="atomic")
+    requests = all_at_once(traced("a", (4,)))
+    launch, _ = Simulation(config, requests, costs, is_deterministic=True).run()
+    assert (launch.batch.launch, launch.work.kind) == (LaunchKind.PREFILL, LaunchKind.RECURRENT)
+    assert launch.work.num_calls == launch.work.num_passes == NUM_PLANES
+    # Scheduled once, packed and called for each pass; a pass takes 2 + max(4, 8 * 0.5) seconds.
+    assert launch.called == 0.25 + NUM_PLANES * 0.125
+    assert launch.returned == launch.called + NUM_PLANES * call_seconds
+    last_called = launch.returned - call_seconds
+    assert launch.ended == max(launch.called + NUM_PLANES * 6.0, last_called + 6.0)
 
 
 def test_an_idle_scheduler_waits_for_the_next_request_and_sees_it_between_launches() -> None:

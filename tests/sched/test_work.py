@@ -1,5 +1,7 @@
 """What a launch has to do, counted from its items."""
 
+from dataclasses import replace
+
 from looped.sched import (
     ExitOptions,
     ItemKind,
@@ -23,6 +25,8 @@ def test_rows_and_the_keys_that_they_see_are_counted_by_kind() -> None:
     assert work == LaunchWork(
         LaunchKind.RECURRENT, 8, 5, 1, decode_keys=10 + 1, prompt_keys=9 + 10 + 11
     )
+    split = LaunchWork.of(items, kind=LaunchKind.RECURRENT, num_passes=4, bucket=8, num_calls=4)
+    assert split == replace(work, num_passes=4, num_calls=4)
 
 
 def test_an_lm_head_has_rows_and_neither_passes_nor_keys() -> None:

@@ -57,6 +57,70 @@ def test_the_log_of_a_run_can_be_simulated_again(table, tmp_path):
     assert again == pytest.approx(first, nan_ok=True)
 
 
+def first_positions(path):
+    """Where each prompt began to be computed: behind what the prefix cache held of it."""
+    firsts = {}
+    for launch in Timeline(read_launch_log(path).events).launches:
+        for item in launch.record.items:
+            firsts.setdefault(item.request_id, item.first_position)
+    return firsts
+
+
+def test_a_shared_prefix_is_computed_once_and_first_tokens_come_sooner(table, tmp_path):
+    sizes = ("--requests", 12, "--prompt-tokens", "70:90", "--output-tokens", "2:5", "--rate", 5)
+    share = ("--shared-prefix-tokens", 69)
+    runs = {
+        "alone": (),
+        "shared": share,
+        "off": (*share, "--no-prefix-caching"),
+        "larger blocks": (*share, "--block-size", 32),
+    }
+    numbers, firsts, requests = {}, {}, {}
+    for name, options in runs.items():
+        path = tmp_path / f"{name}.jsonl"
+        done = run(table, *sizes, *options, "--launch-log", path, "--json")
+        numbers[name] = json.loads(done.stdout)["numbers"]
+        firsts[name] = first_positions(path)
+        requests[name] = [
+            (event.time, event.num_prompt_tokens, event.max_tokens, event.exit_rule)
+            for event in Timeline(read_launch_log(path).events).requests.values()
+        ]
+    assert requests["alone"] == requests["shared"] == requests["off"]  # common random numbers
+    assert numbers["alone"] == numbers["off"]
+    assert set(firsts["off"].values()) == {0}
+    assert set(firsts["shared"].values()) == {0, 64}
+    assert set(firsts["larger blocks"].values()) == {0, 64}
+    for name in ("ttft_p50", "prompt_token_loops_per_second"):
+        assert numbers["shared"][name] < numbers["off"][name]
+
+
+def test_prompts_of_a_log_share_what_they_shared(table, tmp_path):
+    logs = [tmp_path / "first.jsonl", tmp_path / "again.jsonl"]
+    load = ("--requests", 12, "--prompt-tokens", "40:90", "--output-tokens", "2:5", "--rate", 9)
+    run(table, *load, "--shared-prefix-tokens", 39, "--launch-log", logs[0])
+    run(table, "--from-log", logs[0], "--launch-log", logs[1])
+    assert first_positions(logs[0]) == first_positions(logs[1])
+    assert set(first_positions(logs[1]).values()) == {0, 32}
+    for block_size, shared in ((8, 32), (32, 32), (5, 30)):
+        path = tmp_path / f"{block_size}.jsonl"
+        run(table, "--from-log", logs[0], "--block-size", block_size, "--launch-log", path)
+        assert set(first_positions(path).values()) == {0, shared}
+
+
+def test_a_deterministic_run_says_so_in_its_log(table, tmp_path):
+    path = tmp_path / "run.jsonl"
+    values = json.loads(
+        run(table, *SIZES, "--rate", 20, "--policy", "atomic", "--deterministic",
+            "--launch-log", path, "--json").stdout
+    )  # fmt: skip
+    assert values["deterministic"]
+    events = read_launch_log(path).events
+    assert events[0].is_deterministic
+    records = [launch.record for launch in Timeline(events).launches]
+    assert {record.num_calls for record in records} == {1, 4}
+    assert len({(record.kind.runs_layers, record.bucket) for record in records}) == 2
+
+
 def test_options_of_scheduler_and_policy_reach_the_run(table):
     few = numbers(table, "--rate", 50, "--max-num-seqs", 2)
     many = numbers(table, "--rate", 50)

@@ -103,6 +103,46 @@ def test_a_sweep_searches_capacities(table, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_a_deterministic_engine_is_simulated_as_one(table, tmp_path, command):
+    load = ("--costs", table, *LOAD, "--policy", "mixed", "--policy", "atomic", "--rate", 9)
+    load += ("--seeds", 1, "--max-num-batched-tokens", 64, "--prefill-chunk-size", 32)
+    rows = {}
+    for name, flags in (("plain", ()), ("deterministic", ("--deterministic",))):
+        out = tmp_path / name
+        looped("simulate", command, *load, *flags, "--out", out)
+        rows[name] = rows_of(out / "runs.csv")
+        assert json.loads((out / "result.json").read_text())["deterministic"] == bool(flags)
+    for plain, padded in zip(rows["plain"], rows["deterministic"], strict=True):
+        assert float(padded["real_rows"]) < float(plain["real_rows"])
+        assert float(padded["makespan"]) > float(plain["makespan"])
+
+
+def test_a_form_of_a_comparisons_table_needs_a_folder(table, monkeypatch):
+    done = compare(table, *TWO, "--rate", 9, "--format", "xlsx", check=False)
+    assert (done.returncode, "csv, parquet" in done.stderr) == (2, True)
+    monkeypatch.setattr("looped.simulation.tables.find_spec", lambda name: True)
+    done = compare(table, *TWO, "--rate", 9, "--format", "parquet", check=False)
+    assert (done.returncode, "add --out DIR" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_tables_as_parquet_have_the_rows_of_those_as_csv(table, tmp_path, command):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="tables as Parquet need pyarrow")
+    slack = f"slack:target=0.02,costs={table}"
+    load = ("--costs", table, *LOAD, "--policy", "mixed", "--policy", slack, "--rate", 9)
+    for form in ("csv", "parquet"):
+        looped("simulate", command, *load, "--seeds", 2, "--format", form, "--out", tmp_path / form)
+    names = {"compare": ["runs"], "sweep": ["runs", "points"]}[command]
+    for name in names:
+        rows = parquet.read_table(tmp_path / "parquet" / f"{name}.parquet").to_pylist()
+        told = [
+            {key: "" if value is None else str(value) for key, value in row.items()} for row in rows
+        ]
+        assert told == rows_of(tmp_path / "csv" / f"{name}.csv")
+        assert not list((tmp_path / "parquet").glob("*.csv"))
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_what_was_simulated_is_kept_if_it_ends_early(table, tmp_path, monkeypatch, command):
     out, run = tmp_path / "results", Grid.run
 
@@ -155,6 +195,7 @@ def test_several_seeds_are_means_of_their_percentiles(table):
         (("--slo", "ttft_p95=1", "--precision", 1.0), "a precision"),
         (("--rate", 1, "--format", "xlsx"), "csv, parquet"),
         (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+        (("--rate", 1, "--shared-prefix-tokens", 5), "below the shortest prompt"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_one_line(table, tmp_path, arguments, complaint):

@@ -35,12 +35,28 @@ TRUTH = replace(
 )
 
 
-def log_of(*, waits=True, noise=0.0, policy="mixed", costs=TRUTH, plan=PLAN, change=None):
+def log_of(
+    *,
+    waits=True,
+    noise=0.0,
+    policy="mixed",
+    costs=TRUTH,
+    plan=PLAN,
+    change=None,
+    is_deterministic=False,
+):
     """A log of a simulated run, its device times shaken."""
     events = []
     workload = plan.workload(0)
     config = scheduler_config(workload, SMALL | {"policy": policy})
-    simulate(workload, config, costs, sink=events.append, waits_for_device=waits)
+    simulate(
+        workload,
+        config,
+        costs,
+        sink=events.append,
+        waits_for_device=waits,
+        is_deterministic=is_deterministic,
+    )
     random = Random(0)
     for index, event in enumerate(events):
         if isinstance(event, LaunchEvent):
@@ -80,6 +96,18 @@ def test_a_log_without_noise_is_met_exactly(policy):
     assert fit.costs.host_call_row_seconds == pytest.approx(2e-7, rel=0.01)
     assert fit.costs.decode_key_seconds == pytest.approx(2e-6, rel=0.01)
     assert fit.costs.num_planes == 4
+
+
+def test_several_passes_of_a_deterministic_engine_are_calls_of_one():
+    log = log_of(policy="atomic", is_deterministic=True)
+    fit = fitted(log)
+    check_launches(fit.costs, log, 2e-3)
+    assert {kind for kind, _ in fit.num_launches} == {LaunchKind.RECURRENT, LaunchKind.CODA}
+    assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
+    assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
+    assert fit.costs.host_call_seconds + 64 * fit.costs.host_call_row_seconds == pytest.approx(
+        1e-4 + 64 * 2e-7, rel=0.01
+    )
 
 
 def test_noise_comes_out_as_the_error_and_leaves_little_bias():
@@ -177,9 +205,13 @@ def test_a_short_log_and_one_of_two_engines_are_refused():
         fitted(replace(log, events=(*log.events, other)))
 
 
-def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
+@pytest.mark.parametrize(
+    ("options", "coda_buckets"),
+    [({}, {2, 4, 8}), ({"deterministic": True, "policy": "atomic"}, {8})],
+)
+def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, coda_buckets):
     events = []
-    engine = logged_engine(tiny_folder, events.append)
+    engine = logged_engine(tiny_folder, events.append, **options)
     for index in range(6):
         prompt = list(range(3, 20 + 7 * index))
         # Read after every loop, so that nearly every launch has an end of its own.
@@ -191,4 +223,8 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder):
     # The floor itself may come out as 0 where a busy host hides what the device does.
     assert 0.5 < fit.bias < 2
     assert fit.num_fitted + fit.num_held_out >= 50
-    assert set(fit.costs.overheads[LaunchKind.CODA]) <= {2, 4, 8}
+    assert set(fit.costs.overheads[LaunchKind.CODA]) <= coda_buckets
+    if options:
+        records = [event.record for event in events if isinstance(event, LaunchEvent)]
+        assert any(record.num_calls == 4 for record in records)
+        assert set(fit.num_launches) == {(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8)}

@@ -136,6 +136,27 @@ def test_tables_keep_their_rows(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["rows.csv"]
 
 
+def test_tables_as_parquet_are_read_back_as_they_were(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="tables as Parquet need pyarrow")
+    rows = [
+        {"policy": "mixed", "rate": 1, "p99": None, "chunk": None, "cached": True, "n": 3},
+        {
+            "policy": "slack:target=1,costs=a",
+            "rate": 2.5,
+            "p99": None,
+            "chunk": 64,
+            "cached": None,
+            "n": 4,
+        },
+    ]
+    path = tmp_path / "rows.parquet"
+    write_table(path, rows)
+    table = parquet.read_table(path)
+    assert table.to_pylist() == rows
+    assert {str(table.schema.field(name).type) for name in ("rate", "p99")} == {"double"}
+    assert [one.name for one in tmp_path.iterdir()] == ["rows.parquet"]
+
+
 def test_a_form_that_there_is_not_is_refused(monkeypatch):
     with pytest.raises(UsageError, match="csv, parquet; got 'xlsx'"):
         check_format("xlsx")

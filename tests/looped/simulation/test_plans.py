@@ -86,6 +86,8 @@ def test_an_empty_list_of_depths_is_all_loops(tmp_path):
         ({"min_loops": 1}, "--min-loops means nothing with no --exit-gates"),
         ({"workload": "load", "requests": 9}, "--requests means nothing with --workload"),
         ({"workload": "load", "prompt_tokens": "9"}, "--prompt-tokens means nothing"),
+        ({"workload": "load", "shared_prefix_tokens": 2}, "--shared-prefix-tokens means nothing"),
+        ({"from_log": "log", "shared_prefix_tokens": 2}, "--shared-prefix-tokens means nothing"),
         ({"workload": "load", "exits": "easy"}, "--exits means nothing with requests that all"),
         ({"exit_trace": "trace", "exits": "easy"}, "--exits means nothing with --exit-trace"),
         ({"exit_gates": Path("g"), "heterogeneity": 0.1}, "--heterogeneity means nothing"),

@@ -1,6 +1,6 @@
-"""Simulated workloads: lengths, arrivals, files."""
+"""Simulated workloads: lengths and arrivals."""
 
-import json
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, pstdev
 
@@ -16,8 +16,6 @@ from looped.simulation.workload import (
     Lengths,
     Workload,
     WorkloadRequest,
-    prompt_of,
-    read_workload,
     synthetic_requests,
 )
 
@@ -85,10 +83,18 @@ def test_requests_run_the_loops_of_their_source_and_share_no_prompt():
     assert made.longest == 49
 
 
-def test_prompts_of_thousands_of_requests_differ():
-    prompts = {prompt_of(index, 2) for index in range(0, 200_000, 1_000)}
-    assert len(prompts) == 200
-    assert prompt_of(9, 1) == (9,)
+def test_lengths_do_not_depend_on_what_is_shared():
+    own, shared = (
+        synthetic_requests(9, Lengths(30, 50), Lengths(1, 9), seed=3, shared_prefix_tokens=tokens)
+        for tokens in (0, 29)
+    )
+    assert [replace(one, shared_prefix_tokens=29) for one in own] == shared
+
+
+@pytest.mark.parametrize("tokens", [30, -1])
+def test_every_prompt_has_a_token_of_its_own(tokens):
+    with pytest.raises(UsageError, match=rf"below the shortest prompt.*got {tokens}, and .*30"):
+        synthetic_requests(9, Lengths(30, 50), Lengths(1, 9), seed=3, shared_prefix_tokens=tokens)
 
 
 def test_a_closed_loop_takes_its_requests_in_order():
@@ -96,60 +102,6 @@ def test_a_closed_loop_takes_its_requests_in_order():
     arrivals = made.arrivals()
     assert isinstance(arrivals, ClosedArrivals)
     assert [arrival.request.max_tokens for arrival in come(arrivals)] == [1, 2]
-
-
-def test_a_files_requests_keep_their_times_and_depths(tmp_path):
-    path = tmp_path / "load.jsonl"
-    lines = [
-        {"prompt_tokens": 5, "output_tokens": 3, "arrival_time": 1, "depths": [4, 2, 1]},
-        {"prompt_tokens": 6, "output_tokens": 2, "arrival_time": 3.5},
-    ]
-    path.write_text("\n\n".join(map(json.dumps, lines)))
-    made = workload(read_workload(path))
-    first, then = come(made.arrivals())
-    assert (first.time, then.time) == (1.0, 3.5)
-    assert first.request.exit_rule.trace == (4, 2, 1)
-    assert then.request.exit_rule.trace == (4, 4)
-    faster = come(made.with_rate(2.0).arrivals())
-    assert faster[1].time - faster[0].time == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "holds no request"),
-        ("{", "line 1 is no request"),
-        ("[]", "line 1 is no request: expected an object"),
-        ('{"prompt_tokens": 3}', "output_tokens must be a whole number"),
-        ('{"prompt_tokens": 0, "output_tokens": 1}', "prompt_tokens must be"),
-        ('{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": -1}', "arrival_time must be"),
-        ('{"prompt_tokens": 1, "output_tokens": 1, "depths": [1.5]}', "depths must be"),
-        ('{"prompt_tokens": 1, "output_tokens": 1, "depth": 1}', "expected an object with"),
-        ('{"prompt_tokens": 1, "output_tokens": 1, "priority": "x"}', "priority must be"),
-        (
-            '{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": 0}\n'
-            '{"prompt_tokens": 1, "output_tokens": 1}',
-            "either every request has an arrival_time or none",
-        ),
-    ],
-)
-def test_a_damaged_file_is_refused(tmp_path, text, complaint):
-    path = tmp_path / "load.jsonl"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=complaint):
-        read_workload(path)
-
-
-def test_a_file_of_other_bytes_is_refused(tmp_path):
-    path = tmp_path / "load.jsonl"
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="is no text in UTF-8"):
-        read_workload(path)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_workload(tmp_path / "load.jsonl")
 
 
 @pytest.mark.parametrize(
