@@ -3,27 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from simulations import COSTS, PLAN, SMALL, simulated_events
+from simulations import events_one_by_one, simulated_events, under_one_id
 
 from looped.errors import UsageError
-from looped.launch_events import EndEvent, LaunchEvent, RequestEvent
+from looped.launch_events import EndEvent, RequestEvent
 from looped.sched import FinishReason
 from looped.simulation.log_workload import workload_of_log
-from looped.simulation.runs import scheduler_config, simulate
 from looped.timeline import Timeline
-
-
-def renamed(events):
-    """Every request under the same id, as a server whose clients choose ids may have it."""
-    named = []
-    for event in events:
-        if isinstance(event, RequestEvent | EndEvent):
-            event = replace(event, request_id="same")
-        elif isinstance(event, LaunchEvent):
-            tokens = tuple(replace(token, request_id="same") for token in event.tokens)
-            event = replace(event, tokens=tokens)
-        named.append(event)
-    return named
 
 
 def test_requests_keep_times_lengths_and_depths():
@@ -39,10 +25,8 @@ def test_requests_keep_times_lengths_and_depths():
 
 
 def test_an_id_that_comes_again_is_another_request():
-    workload = replace(PLAN, rate=None, concurrency=1).workload(0)
-    events = []
-    simulate(workload, scheduler_config(workload, SMALL), COSTS, sink=events.append)
-    requests = workload_of_log(renamed(events), 4)
+    events = events_one_by_one()
+    requests = workload_of_log(under_one_id(events), 4)
     assert len(requests) == 12
     assert requests == workload_of_log(events, 4)
 
