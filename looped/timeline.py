@@ -65,6 +65,17 @@ def item_depths(record: LaunchRecord, item: ItemRecord) -> range:
     return range(item.depth, item.depth + record.num_passes)
 
 
+def places_in_slots(record: LaunchRecord) -> list[tuple[ItemRecord, int, int]]:
+    """Every item with its place among the items of its slot, from 0, and how many those are."""
+    num_items = Counter(item.slot for item in record.items)
+    num_seen: Counter[int] = Counter()
+    placed = []
+    for item in record.items:
+        placed.append((item, num_seen[item.slot], num_items[item.slot]))
+        num_seen[item.slot] += 1
+    return placed
+
+
 class _Names:
     """Tells apart requests that had one id, one after the other: `ID`, `ID#2`, `ID#3`, …"""
 
