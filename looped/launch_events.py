@@ -55,6 +55,8 @@ class EngineEvent:
     """Row buckets of each kind of launch that it has."""
     config: dict[str, Any] = field(hash=False)
     """Every option of its SchedulerConfig, complete, by name; P is `num_planes`."""
+    is_policy_object: bool = False
+    """Whether the policy was given as an object: then its name does not say how it was made."""
 
     @classmethod
     def of(
@@ -83,6 +85,8 @@ class EngineEvent:
                 "policy": scheduler.policy.name,
                 "policy_options": [list(pair) for pair in config.policy_options],
             },
+            is_policy_object=scheduler.policy is not config.chosen_policy
+            or not isinstance(config.policy, str),
         )
 
     def scheduler_config(self, policy: Policy | None = None) -> SchedulerConfig:
@@ -92,8 +96,15 @@ class EngineEvent:
             policy: stands for the one that is named, which may not be installed here.
 
         Raises:
-            ConfigError: this version, or this installation, does not know an option or the policy.
+            ConfigError: this version, or this installation, does not know an option or the policy;
+                or the policy was an object, and none stands for it.
         """
+        if policy is None and self.is_policy_object:
+            raise ConfigError(
+                f"expected a policy that was given by name, got an object that calls itself "
+                f"{self.policy!r}; say how it was made: --policy NAME:KEY=VALUE, or --policy NAME "
+                "if it takes no options"
+            )
         options = tuple(map(tuple, self.config.get("policy_options", ())))
         changes: dict[str, Any] = {"policy_options": options}
         if policy is not None:

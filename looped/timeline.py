@@ -4,7 +4,7 @@ Everything that measures or draws a log starts from here, so that the definition
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -65,8 +65,45 @@ def item_depths(record: LaunchRecord, item: ItemRecord) -> range:
     return range(item.depth, item.depth + record.num_passes)
 
 
+def places_in_slots(record: LaunchRecord) -> list[tuple[ItemRecord, int, int]]:
+    """Every item with its place among the items of its slot, from 0, and how many those are."""
+    num_items = Counter(item.slot for item in record.items)
+    num_seen: Counter[int] = Counter()
+    placed = []
+    for item in record.items:
+        placed.append((item, num_seen[item.slot], num_items[item.slot]))
+        num_seen[item.slot] += 1
+    return placed
+
+
+class _Names:
+    """Tells apart requests that had one id, one after the other: `ID`, `ID#2`, `ID#3`, …"""
+
+    def __init__(self) -> None:
+        self._taken: set[Name] = set()
+        self._current: dict[str, str] = {}
+        """By the id of a line, what the newest request of that id goes by."""
+        self._num_repeats: Counter[str] = Counter()
+
+    def begun(self, request_id: str, sample_index: int) -> Name:
+        """A name of its own for a request, or a sample, that enters the queue."""
+        own_id = self._current.get(request_id, request_id)
+        while (own_id, sample_index) in self._taken:
+            self._num_repeats[request_id] += 1
+            own_id = f"{request_id}#{self._num_repeats[request_id] + 1}"
+        self._current[request_id] = own_id
+        self._taken.add((own_id, sample_index))
+        return own_id, sample_index
+
+    def of(self, request_id: str, sample_index: int) -> Name:
+        """The name of the newest request, or sample, of that id."""
+        return self._current.get(request_id, request_id), sample_index
+
+
 class Timeline:
     """The events of one engine, in order of time.
+
+    An id that comes again is another request, which goes by `ID#2` here, and so on.
 
     Args:
         events: of a log, or recorded in memory.
@@ -78,16 +115,17 @@ class Timeline:
         self.requests: dict[Name, RequestEvent] = {}
         self.ends: dict[Name, EndEvent] = {}
         self.tokens: dict[Name, list[VisibleToken]] = defaultdict(list)
+        names = _Names()
         for event in events:
             match event:
                 case RequestEvent():
-                    self.requests[event.request_id, event.sample_index] = event
+                    self.requests[names.begun(event.request_id, event.sample_index)] = event
                 case EndEvent():
-                    self.ends[event.request_id, event.sample_index] = event
+                    self.ends[names.of(event.request_id, event.sample_index)] = event
                 case LaunchEvent():
                     self.launches.append(event)
                     for token in event.tokens:
-                        name = token.request_id, token.sample_index
+                        name = names.of(token.request_id, token.sample_index)
                         self.tokens[name].append(VisibleToken(event.visible, token))
         self._started = [launch.started for launch in self.launches]
         self._visible = [launch.visible for launch in self.launches]

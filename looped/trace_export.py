@@ -1,7 +1,8 @@
 """A launch log as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Process 1 is the host: scheduling, call and readback of every launch. Process 2 has a track a slot:
-what a request's rows did in each launch. Queue lengths are counters, arrivals and tokens instants.
+what a request's rows did in each launch; where a slot has several prompt items in one, a track an
+item. Queue lengths are counters, arrivals and tokens instants.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from looped.sched import ItemKind
 
 from .launch_events import EndEvent, LaunchEvent, LogEvent, RequestEvent
 from .records import ItemRecord
+from .timeline import places_in_slots
 
 MICROSECONDS = 1e6
 HOST, SLOTS = 1, 2
@@ -35,6 +37,8 @@ def _log_events(name: str, log: tuple[LogEvent, ...], shift: int) -> list[dict[s
         _metadata("process_name", slots, 0, f"{name}: slots"),
         _metadata("thread_name", host, 0, "launches"),
     ]
+    placed = [places_in_slots(one.record) for one in log if isinstance(one, LaunchEvent)]
+    tracks_per_slot = max((count for items in placed for *_, count in items), default=1)
     seen: set[int] = set()
     for event in log:
         match event:
@@ -45,12 +49,13 @@ def _log_events(name: str, log: tuple[LogEvent, ...], shift: int) -> list[dict[s
                 events.append(_instant(title, event.time, host))
             case LaunchEvent():
                 events += _host_events(event, host)
-                for item in event.record.items:
-                    if item.slot not in seen:
-                        seen.add(item.slot)
-                        title = f"slot {item.slot}"
-                        events.append(_metadata("thread_name", slots, item.slot, title))
-                    events.append(_item_event(event, item, slots))
+                for item, place, _ in places_in_slots(event.record):
+                    track = item.slot * tracks_per_slot + place
+                    if track not in seen:
+                        seen.add(track)
+                        title = f"slot {item.slot}" + (f", item {place + 1}" if place else "")
+                        events.append(_metadata("thread_name", slots, track, title))
+                    events.append(_item_event(event, item, slots, track))
     return events
 
 
@@ -102,7 +107,7 @@ def _host_events(launch: LaunchEvent, process: int) -> list[dict[str, Any]]:
     return events
 
 
-def _item_event(launch: LaunchEvent, item: ItemRecord, process: int) -> dict[str, Any]:
+def _item_event(launch: LaunchEvent, item: ItemRecord, process: int, track: int) -> dict[str, Any]:
     if launch.record.kind.runs_layers:
         what = "prompt" if item.kind is ItemKind.PROMPT else "decode"
         title = f"{what}, depth {item.depth}"
@@ -116,7 +121,7 @@ def _item_event(launch: LaunchEvent, item: ItemRecord, process: int) -> dict[str
         "first position": item.first_position,
         "rows": item.num_rows,
     }
-    return _complete(title, launch.started, launch.ended, process, item.slot, arguments)
+    return _complete(title, launch.started, launch.ended, process, track, arguments)
 
 
 def _complete(

@@ -7,6 +7,10 @@ from typing import Protocol
 BACKLOG_GROWTH, BACKLOG_SLACK = 1.5, 2.0
 """A backlog is bounded if its mean over the last quarter of the arrivals is at most so many times
 that over the second quarter, plus so many requests. One that grows steadily has 7/3 times."""
+MOST_LEFT = 0.1
+"""And if, of the requests that come between the middles of those quarters, it grows by at most this
+share, plus the same few. Where many are served at once, the growth alone lets a load pass that is
+half as much again as what is served."""
 FEWEST_FOR_GROWTH = 16
 """Of fewer arrivals a quarter says nothing, and the backlog counts as bounded."""
 
@@ -38,6 +42,15 @@ def backlog_growth(requests: Sequence[Stay]) -> tuple[float, float] | None:
     return sum(counts[quarter : 2 * quarter]) / quarter, sum(counts[-quarter:]) / quarter
 
 
-def is_bounded(growth: tuple[float, float] | None) -> bool:
-    """Whether a backlog stays where it is, as far as one run can tell."""
-    return growth is None or growth[1] <= BACKLOG_GROWTH * growth[0] + BACKLOG_SLACK
+def is_bounded(growth: tuple[float, float] | None, num_requests: float) -> bool:
+    """Whether a backlog stays where it is, as far as a run can tell.
+
+    Args:
+        growth: as `backlog_growth` has it, or means of several runs.
+        num_requests: of a run; half of them come between the middles of the two quarters.
+    """
+    if growth is None:
+        return True
+    first, last = growth
+    most_left = MOST_LEFT * num_requests / 2 + BACKLOG_SLACK
+    return last - first <= most_left and last <= BACKLOG_GROWTH * first + BACKLOG_SLACK

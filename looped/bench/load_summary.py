@@ -116,7 +116,7 @@ class LoadSummary:
 
     @property
     def is_backlog_bounded(self) -> bool:
-        return is_bounded(self.backlog_growth)
+        return is_bounded(self.backlog_growth, self.num_requests)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -183,7 +183,7 @@ def summarise_run(run: LoadRun, judgement: Judgement) -> LoadSummary:
         violations=violations,
         is_sustained=not violations
         and attainment >= judgement.share
-        and is_bounded(growth)
+        and is_bounded(growth, len(requests))
         and is_queue_short,
     )
 

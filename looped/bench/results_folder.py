@@ -29,7 +29,7 @@ def check_folders(out: Path | None, profile: Path | None = None) -> None:
         return
     if out.exists() or out.is_symlink():
         raise UsageError(f"{out} exists; choose another name for the results")
-    _check_writable(out)
+    check_writable(out)
     if profile is None:
         return
     results, traces = out.resolve(), profile.resolve()
@@ -39,16 +39,21 @@ def check_folders(out: Path | None, profile: Path | None = None) -> None:
         )
 
 
-def _check_writable(out: Path) -> None:
-    """Makes a folder where `out` or its first missing parent would be, and removes it."""
-    place = next(parent for parent in out.absolute().parents if parent.exists())
+def check_writable(out: Path) -> None:
+    """Makes a folder in `out`, or where it or its first missing parent would be, and removes it.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    path = out.absolute()
+    place = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=place):
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=place):
             pass
     except OSError as error:
+        what = "written to" if place == path else "made"
         raise UsageError(
-            f"{out} cannot be made ({place}: {error.strerror}); choose another place for the "
-            "results"
+            f"{out} cannot be {what} ({place}: {error.strerror}); choose another place"
         ) from None
 
 

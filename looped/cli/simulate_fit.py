@@ -55,8 +55,8 @@ def replay_log(
     policy: Annotated[
         str | None,
         typer.Option(
-            help=f"Instead of the log's policy: {POLICY_FORM}. A log has the name alone of a "
-            "policy that its engine got as an object.  [the log's]"
+            help=f"Instead of the log's policy: {POLICY_FORM}. Needed where its engine got the "
+            "policy as an object, of which a log has the name alone.  [the log's]"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -106,7 +106,4 @@ def replay_log(
         lines.append(told if result.difference is None else f"{told}, then {result.difference}")
     print_result(values, "\n".join(lines) + "\n", as_json=as_json)
     if any(result.difference is not None for result in results):
-        raise LoopedError(
-            "the replay differs from the log; if its engine got its policy as an object, name that "
-            "with its options: --policy NAME:KEY=VALUE"
-        )
+        raise LoopedError("the replay differs from the log")

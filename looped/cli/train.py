@@ -86,9 +86,11 @@ def gate(
 ) -> None:
     """Train the exit gate of a model whose weights stay (second stage); writes DIR/model."""
     from looped.convert import resolve_model_folder
+    from looped.training.run_folder import check_startable
     from looped.training.stages import gate_stage
 
     _check_source(task, data)
+    check_startable(out, resume=resume)  # before a model is downloaded
     folder = resolve_model_folder(model)
     source = _source(task, data, folder, config.sequence_length)
     gate_stage(out, folder, source, config, resume=resume)
@@ -107,9 +109,11 @@ def lookahead(
 ) -> None:
     """Train a gate that sees the exit one loop ahead; writes DIR/model, with the gate beside it."""
     from looped.convert import resolve_model_folder
+    from looped.training.run_folder import check_startable
     from looped.training.stages import lookahead_stage
 
     _check_source(task, data)
+    check_startable(out, resume=resume)  # before a model is downloaded
     folder = resolve_model_folder(model)
     source = _source(task, data, folder, config.sequence_length)
     lookahead_stage(out, folder, source, config, resume=resume)

@@ -1,12 +1,11 @@
 """Slots over time: a bar is a request's rows in one launch, coloured by kind and depth."""
 
-from collections import Counter
 from pathlib import Path
 
 from looped.launch_events import LaunchEvent
 from looped.records import ItemRecord, LaunchRecord
 from looped.sched import ItemKind
-from looped.timeline import Timeline, item_depths
+from looped.timeline import Timeline, item_depths, places_in_slots
 
 from .figures import CODA_COLOUR, axes_for, depth_colour
 
@@ -58,13 +57,10 @@ def draw_gantt(
 
 def bars_of(record: LaunchRecord) -> list[tuple[ItemRecord, float, float]]:
     """Every item with the bottom and the height of its bar; items of one slot share its height."""
-    num_items = Counter(item.slot for item in record.items)
-    num_drawn: Counter[int] = Counter()
     bars = []
-    for item in record.items:
-        height = BAR_HEIGHT / num_items[item.slot]
-        bars.append((item, item.slot - BAR_HEIGHT / 2 + num_drawn[item.slot] * height, height))
-        num_drawn[item.slot] += 1
+    for item, place, num_items in places_in_slots(record):
+        height = BAR_HEIGHT / num_items
+        bars.append((item, item.slot - BAR_HEIGHT / 2 + place * height, height))
     return bars
 
 

@@ -59,12 +59,11 @@ Report = StepReport | StateReport
 
 
 @dataclass(frozen=True, slots=True)
-class AddRequest:
-    """Queue a request; `added` is done when the engine has it, or has refused it."""
+class AddRequests:
+    """Queue the prompts of an HTTP request; `added` is done when the engine has all, or none."""
 
-    request_id: str
-    prompt_token_ids: Sequence[int]
-    params: SamplingParams
+    requests: Sequence[tuple[str, Sequence[int], SamplingParams]]
+    """Of each its id, token ids and options."""
     added: Future[None] = field(default_factory=Future)
 
 
@@ -80,7 +79,7 @@ class Stop:
     """Leave the loop; wakes it, if it waits for commands."""
 
 
-Command = AddRequest | AbortRequest | Stop
+Command = AddRequests | AbortRequest | Stop
 
 
 class EngineThread:
@@ -153,7 +152,7 @@ class EngineThread:
         for command in self._take_commands(waits=not is_busy):
             if isinstance(command, Stop):
                 return False
-            if isinstance(command, AddRequest):
+            if isinstance(command, AddRequests):
                 self._add(command)
             else:
                 aborts.append(command)
@@ -170,12 +169,17 @@ class EngineThread:
             except Empty:
                 return commands
 
-    def _add(self, command: AddRequest) -> None:
+    def _add(self, command: AddRequests) -> None:
         if self._engine is None:
             return settle(command.added, LoopedError(self._reason))
         try:
-            self._engine.add_request(command.request_id, command.prompt_token_ids, command.params)
-        except Exception as error:  # it concerns this request alone
+            # None is added before all are checked: recordings hear of none, or of all.
+            if len(command.requests) > 1:
+                for one in command.requests:
+                    self._engine.check_request(*one)
+            for one in command.requests:
+                self._engine.add_request(*one)
+        except Exception as error:  # it concerns this HTTP request alone
             return settle(command.added, error)
         return settle(command.added, None)
 
@@ -209,7 +213,7 @@ class EngineThread:
         old, self._engine = self._engine, None
         # Requests that nobody has looked at yet are lost as well: who waits for them is told below.
         for command in self._take_commands(waits=False):
-            if isinstance(command, AddRequest):
+            if isinstance(command, AddRequests):
                 self._add(command)
             elif isinstance(command, Stop):
                 self._commands.put(command)

@@ -9,7 +9,7 @@ from looped.records import ItemRecord
 from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason
 
-from .engine_thread import AbortRequest, AddRequest, Command, settle
+from .engine_thread import AbortRequest, AddRequests, Command, settle
 from .errors import ApiError
 
 Output = TokenEvent | Completion
@@ -54,7 +54,8 @@ class Generation:
         self._prompt_index = {name: index for index, name in enumerate(self.engine_ids)}
         self._unfinished = dict.fromkeys(self.engine_ids, num_samples)
         self._outputs: asyncio.Queue[Output | ApiError] = asyncio.Queue()
-        self._adds: list[Future[None]] = []
+        self._added: Future[None] | None = None
+        """Done when the engine has the prompts; None until they are sent."""
         self._failure: ApiError | None = None
         self._is_closed = False
 
@@ -69,24 +70,19 @@ class Generation:
         """Gives the prompts to the engine, each with its options; returns when it has them all.
 
         Raises:
-            UsageError: the engine refuses one of them; `close` takes the others back.
+            UsageError: the engine refuses one of them, and so has none.
             ApiError: the time is over, or the engine has died or is not there any more.
         """
         if self._failure is not None:  # while the prompts were being tokenised
             raise self._failure
-        for name, prompt, options in zip(self.engine_ids, prompts, params, strict=True):
-            command = AddRequest(name, prompt, options)
-            self._adds.append(command.added)
-            self._send(command)
+        command = AddRequests(tuple(zip(self.engine_ids, prompts, params, strict=True)))
+        self._added = command.added
+        self._send(command)
         try:
             async with asyncio.timeout_at(self.deadline):
-                waiting = map(asyncio.wrap_future, self._adds)
-                results = await asyncio.gather(*waiting, return_exceptions=True)
+                await asyncio.wrap_future(command.added)
         except TimeoutError:
             raise self._timed_out() from None
-        for error in results:
-            if error is not None:
-                raise error
 
     async def outputs(self) -> AsyncIterator[tuple[int, Output]]:
         """Tokens and completions with their choice's index, until every choice is complete.
@@ -122,8 +118,8 @@ class Generation:
     def fail(self, error: ApiError) -> None:
         """Ends the request with an error, wherever it stands."""
         self._failure = error
-        for added in self._adds:
-            settle(added, error)
+        if self._added is not None:
+            settle(self._added, error)
         self._outputs.put_nowait(error)
 
     def close(self) -> None:
@@ -131,9 +127,10 @@ class Generation:
         if self._is_closed:
             return
         self._is_closed = True
-        for name, _ in zip(self.engine_ids, self._adds, strict=False):
-            if self._unfinished[name]:
-                self._send(AbortRequest(name))
+        if self._added is not None:
+            for name in self.engine_ids:
+                if self._unfinished[name]:
+                    self._send(AbortRequest(name))
         self._on_close(self)
 
     def _timed_out(self) -> ApiError:

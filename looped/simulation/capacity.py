@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from looped.bench.backlog import BACKLOG_SLACK, FEWEST_FOR_GROWTH, backlog_growth, is_bounded
+from looped.bench.backlog import FEWEST_FOR_GROWTH, backlog_growth, is_bounded
 from looped.bench.capacity import Capacity, find_capacity
 from looped.bench.statistics import MIN_VALUES_FOR_P99, Numbers
 from looped.errors import UsageError
@@ -20,8 +20,6 @@ from .grid import Grid, Point, mean_numbers, workers
 from .summary import UNITS, Summary
 from .workload import Workload
 
-MOST_LEFT = 0.1
-"""Of the requests that come, those that may be left over in a load that is kept up with."""
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
 """Numbers that an objective can bound."""
 
@@ -113,9 +111,7 @@ class _Stay:
 def keeps_up(timelines: Sequence[Timeline]) -> bool:
     """Whether the backlog stayed where it was, as far as runs of the same load can tell.
 
-    It has to be bounded as `is_bounded` has it, which alone lets a load pass that is half as much
-    again as what is served; and between the middles of the second and the last quarter it may grow
-    by a tenth of the arrivals in that time, plus the same few requests.
+    Its means over the runs have to be bounded, as `is_bounded` has it.
 
     Args:
         timelines: of runs that were drained; those of too few requests say nothing.
@@ -132,9 +128,7 @@ def keeps_up(timelines: Sequence[Timeline]) -> bool:
     if not growths:
         return True
     first, last = fmean(first for first, _ in growths), fmean(last for _, last in growths)
-    num_arrivals = fmean(len(timeline.requests) / 2 for timeline in timelines)
-    is_served = last - first <= MOST_LEFT * num_arrivals + BACKLOG_SLACK
-    return is_served and is_bounded((first, last))
+    return is_bounded((first, last), fmean(len(timeline.requests) for timeline in timelines))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def replay(events: Iterable[LogEvent], *, policy: Policy | None = None) -> list[
         policy: stands for that of the log, by whatever name; for one that is not installed.
 
     Raises:
-        LoopedError: the log begins in the middle, or this installation lacks its policy or options.
+        LoopedError: the log begins in the middle, this installation lacks its policy or options, or
+            the log cannot tell how its policy was made and `policy` is None.
     """
     return [_EngineReplay(engine, own, policy).run() for engine, own in _by_engine(events).values()]
 

@@ -21,6 +21,7 @@ from typing import IO, Any, Self
 import jax
 import orbax.checkpoint as ocp
 
+from looped.bench.results_folder import check_writable
 from looped.config import read_json
 from looped.errors import LoopedError, UsageError
 
@@ -127,12 +128,13 @@ def check_startable(path: Path, *, resume: bool) -> None:
     if (path / "run.json").exists():
         if _has_checkpoint(path) and not resume:
             raise UsageError(f"{path} exists; pass --resume to go on, or choose another name")
-        return
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} exists and is no folder; choose another name")
-    # A process that was killed at its very beginning leaves no more than this.
-    if path.exists() and {file.name for file in path.iterdir()} - {LOCK, STAGED_OPTIONS}:
-        raise UsageError(f"{path} exists and is no training run; choose another name")
+    elif path.exists():
+        if not path.is_dir():
+            raise UsageError(f"{path} exists and is no folder; choose another name")
+        # A process that was killed at its very beginning leaves no more than this.
+        if {file.name for file in path.iterdir()} - {LOCK, STAGED_OPTIONS}:
+            raise UsageError(f"{path} exists and is no training run; choose another name")
+    check_writable(path)
 
 
 def _has_checkpoint(path: Path) -> bool:

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 from command_line import looped
+from simulations import simulated_events
 from stub_target import play
 
 from looped.launch_log import LaunchLogWriter
@@ -47,6 +48,27 @@ def test_complete_events_of_a_track_nest(events):
                 inside = start >= other_start and end <= other_end
                 around = other_start >= start and other_end <= end
                 assert apart or inside or around
+
+
+def test_items_of_one_slot_in_one_launch_lie_on_tracks_of_their_own():
+    log = tuple(simulated_events("wavefront", prefill_chunk_size=8))
+    events = to_chrome_trace([("wavefront", log)])["traceEvents"]
+    names = {
+        event["tid"]: event["args"]["name"]
+        for event in events
+        if event["ph"] == "M" and event["pid"] == 2 and event["name"] == "thread_name"
+    }
+    assert [names[track] for track in sorted(names)] == [
+        title
+        for slot in range(4)
+        for title in (f"slot {slot}", *(f"slot {slot}, item {place}" for place in (2, 3, 4)))
+    ]
+    ends = defaultdict(float)
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == 2:
+            assert event["ts"] >= ends[event["tid"]] - 1e-3
+            ends[event["tid"]] = event["ts"] + event["dur"]
+    assert ends.keys() == names.keys()
 
 
 def test_launches_items_tokens_and_queues_are_all_there(run, events):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from looped.sampling_params import SamplingParams
-from looped.server.engine_thread import AbortRequest, AddRequest
+from looped.server.engine_thread import AbortRequest, AddRequests
 from looped.server.errors import ApiError
 from looped.server.generation import Generation
 
@@ -40,20 +40,23 @@ def test_a_request_that_failed_before_it_was_sent_is_not_sent():
     asyncio.run(main())
 
 
-def test_a_refused_prompt_takes_the_others_back():
+def test_prompts_are_sent_together_and_refused_together():
     async def main():
         sent, closed = [], []
         generation = opened(sent, closed)
         submitting = asyncio.create_task(submit(generation))
         await asyncio.sleep(0)
-        first, second = sent
-        assert (type(first), type(second)) == (AddRequest, AddRequest)
-        first.added.set_result(None)
-        second.added.set_exception(ApiError(400, "too long"))
+        (command,) = sent
+        assert isinstance(command, AddRequests)
+        assert [(name, prompt) for name, prompt, _ in command.requests] == [
+            ("name/0", (1,)),
+            ("name/1", (2,)),
+        ]
+        command.added.set_exception(ApiError(400, "too long"))
         with pytest.raises(ApiError, match="too long"):
             await submitting
         generation.close()
-        assert sent[2:] == [AbortRequest("name/0"), AbortRequest("name/1")]
+        assert sent[1:] == [AbortRequest("name/0"), AbortRequest("name/1")]
 
     asyncio.run(main())
 

@@ -30,3 +30,17 @@ def test_gates_and_exits_are_recorded_in_order_of_arrival_and_early_exits_refuse
     record = read_gate_record(gates)
     assert record.offsets.tolist() == [0, 3, 5, 7]
     assert np.isnan(record.probabilities).sum() == 3 * 4
+
+
+def test_prompts_that_are_refused_with_a_later_one_are_not_recorded(tiny_folder, tmp_path):
+    trace = tmp_path / "trace.json"
+    with recording_exits(trace, LaunchObserver()) as observer:
+        llm = tiny_llm(tiny_folder, observer=observer)
+        with live_server(llm) as live:
+            for prompts in ([[3], [4] * 254], [[4] * 254, [3]]):
+                refused = live.post("/v1/completions", {"prompt": prompts, "max_tokens": 3})
+                assert refused.status_code == 400
+                assert "254 + 3 > 256" in refused.text
+            live.complete([[3], [4] * 253], max_tokens=3, ignore_eos=True)
+            live.wait_until_idle()
+    assert read_exit_trace(trace, 2) == [(4,) * 3, (4,) * 3]

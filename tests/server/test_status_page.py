@@ -76,8 +76,9 @@ def test_every_server_has_a_start_of_its_own(live, tiny_folder):
 
 def launch(number):
     item = {"slot": 0, "kind": "decode", "depth": 0, "num_rows": 1}
-    shape = {"kind": "recurrent", "bucket": 8, "num_rows": 1, "num_passes": 1}
-    return {"number": number, "time": 0.0, **shape, "items": [item]}
+    chunks = [{"slot": 1, "kind": "prompt", "depth": depth, "num_rows": 2} for depth in (1, 0)]
+    shape = {"kind": "recurrent", "bucket": 8, "num_rows": 5, "num_passes": 1}
+    return {"number": number, "time": 0.0, **shape, "items": [item, *chunks]}
 
 
 class Restarted(BaseHTTPRequestHandler):
@@ -131,7 +132,11 @@ def test_the_page_goes_on_with_a_server_that_was_restarted():
             thread.join()
     assert Restarted.num_polls > 3
     assert 'id="model">second<' in page
-    assert len(re.findall(r"<rect [^>]*data-launch[^>]*>", page)) == 5
+    cells = re.findall(r"<rect [^>]*data-launch[^>]*>", page)
+    assert len(cells) == 5 * 3
+    # Two chunks of one slot in one launch share its lane.
+    places = {re.search(r' y="(\d+)" .*height="(\d+)"', cell).groups() for cell in cells}
+    assert places == {("1", "12"), ("15", "6"), ("21", "6")}
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")

@@ -1,6 +1,9 @@
 """Small simulated runs for tests."""
 
-from looped.launch_events import LogEvent
+from collections.abc import Iterable
+from dataclasses import replace
+
+from looped.launch_events import EndEvent, LaunchEvent, LogEvent, RequestEvent
 from looped.sched import CostModel
 from looped.simulation.runs import WorkloadPlan, scheduler_config, simulate
 from looped.simulation.workload import Lengths
@@ -43,3 +46,24 @@ def simulated(
     config = scheduler_config(workload, SMALL | {"policy": policy} | options)
     sink = None if events is None else events.append
     return simulate(workload, config, COSTS, sink=sink)
+
+
+def events_one_by_one() -> list[LogEvent]:
+    """Events of a run whose requests come one after the other: each when the last one has ended."""
+    workload = replace(PLAN, rate=None, concurrency=1).workload(0)
+    events: list[LogEvent] = []
+    simulate(workload, scheduler_config(workload, SMALL), COSTS, sink=events.append)
+    return events
+
+
+def under_one_id(events: Iterable[LogEvent]) -> list[LogEvent]:
+    """Every request under the same id, as a server whose clients choose ids may have it."""
+    named: list[LogEvent] = []
+    for event in events:
+        if isinstance(event, RequestEvent | EndEvent):
+            event = replace(event, request_id="same")
+        elif isinstance(event, LaunchEvent):
+            tokens = tuple(replace(token, request_id="same") for token in event.tokens)
+            event = replace(event, tokens=tokens)
+        named.append(event)
+    return named

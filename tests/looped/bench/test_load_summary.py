@@ -1,6 +1,7 @@
 """Known times give known latencies, goodput and backlog; a late client makes a run invalid."""
 
 import asyncio
+from heapq import heappop, heappush
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,27 @@ def test_a_backlog_that_grows_is_not_sustained_though_all_are_in_time():
     assert summary.attainment == 1.0
     assert not summary.is_backlog_bounded
     assert not summary.is_sustained
+
+
+def crowd(load, num_requests, seed, num_slots=64):
+    """Requests of a second each on so many slots, in order of arrival; a load of 1 fills them."""
+    prompts = [Prompt((1,), 1)] * num_requests
+    free = [0.0] * num_slots
+    for arrival in poisson_arrivals(prompts, load * num_slots, seed=seed):
+        end = max(arrival.time, heappop(free)) + 1.0
+        heappush(free, end)
+        yield served(arrival.index, arrival.time, first=end - arrival.time, gaps=())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("load", "is_kept_up_with"), [(0.9, True), (1.3, False)])
+def test_a_load_that_is_a_third_too_large_is_not_sustained_and_one_below_is(
+    load, is_kept_up_with, seed
+):
+    patient = Judgement(objective=Objective(), max_queue=1e9)
+    summary = summarise_run(load_run(*crowd(load, 400, seed)), patient)
+    assert summary.is_valid
+    assert summary.is_backlog_bounded is summary.is_sustained is is_kept_up_with
 
 
 def test_a_run_whose_client_was_late_is_invalid_and_says_by_how_much():

@@ -1,11 +1,18 @@
 """One policy for the results of every benchmark: refuse early, keep what was measured, say so."""
 
 import json
+from pathlib import Path
 
 import pytest
 from command_line import looped
 
-from looped.bench.results_folder import INCOMPLETE, check_folders, make_folder, write_results
+from looped.bench.results_folder import (
+    INCOMPLETE,
+    check_folders,
+    check_writable,
+    make_folder,
+    write_results,
+)
 from looped.errors import UsageError
 
 MODEL = ("--model", "none")
@@ -46,6 +53,16 @@ def test_a_broken_link_is_a_name_that_is_taken(tmp_path):
         check_folders(tmp_path / "link")
     check_folders(None)
     check_folders(None, tmp_path)
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path):
+    for folder in (tmp_path, tmp_path / "deep" / "results"):
+        check_writable(folder)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match=r"^/proc cannot be written to \(/proc: "):
+        check_writable(Path("/proc"))
+    with pytest.raises(UsageError, match=r"^/proc/none/x cannot be made \(/proc: "):
+        check_writable(Path("/proc/none/x"))
 
 
 def test_what_is_unfinished_says_so_until_it_is_finished(tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from engines import drain_samples, logged_engine
-from simulations import COSTS, PLAN, SMALL, simulated_events
+from simulations import COSTS, events_one_by_one, simulated_events, under_one_id
 
 from looped.errors import UsageError
 from looped.launch_events import EndEvent, LaunchEvent, RequestEvent
@@ -12,22 +12,9 @@ from looped.sampling_params import SamplingParams
 from looped.sched import CostModel, FinishReason
 from looped.simulation.depths import FullDepth
 from looped.simulation.log_workload import workload_of_log
-from looped.simulation.runs import scheduler_config, simulate
+from looped.simulation.runs import simulate
 from looped.simulation.workload import Workload
 from looped.timeline import Timeline
-
-
-def renamed(events):
-    """Every request under the same id, as a server whose clients choose ids may have it."""
-    named = []
-    for event in events:
-        if isinstance(event, RequestEvent | EndEvent):
-            event = replace(event, request_id="same")
-        elif isinstance(event, LaunchEvent):
-            tokens = tuple(replace(token, request_id="same") for token in event.tokens)
-            event = replace(event, tokens=tokens)
-        named.append(event)
-    return named
 
 
 def test_requests_keep_times_lengths_and_depths():
@@ -80,10 +67,8 @@ def test_prompts_of_an_engine_are_found_again_where_its_cache_found_them(tiny_fo
 
 
 def test_an_id_that_comes_again_is_another_request():
-    workload = replace(PLAN, rate=None, concurrency=1).workload(0)
-    events = []
-    simulate(workload, scheduler_config(workload, SMALL), COSTS, sink=events.append)
-    requests = workload_of_log(renamed(events), 4)
+    events = events_one_by_one()
+    requests = workload_of_log(under_one_id(events), 4)
     assert len(requests) == 12
     assert requests == workload_of_log(events, 4)
 

@@ -5,11 +5,19 @@ from itertools import pairwise
 import pytest
 from simulations import COSTS, PLAN, SMALL, simulated_events
 
-from looped.errors import UsageError
+from looped.errors import LoopedError, UsageError
 from looped.launch_events import EndEvent, EngineEvent, LaunchEvent, RequestEvent
 from looped.launch_log import read_launch_log, write_launch_log
 from looped.plots import draw_log
-from looped.sched import POLICIES, CostModel, FinishReason, LaunchKind
+from looped.sched import (
+    POLICIES,
+    CostModel,
+    FinishReason,
+    LaunchKind,
+    Scheduler,
+    SimulatedExecutor,
+    wavefront_policy,
+)
 from looped.simulation.options import parse_policy
 from looped.simulation.replay import replay
 from looped.simulation.runs import log_writer, scheduler_config, simulate
@@ -48,6 +56,27 @@ def test_replaying_a_simulation_comes_to_the_same_launches(policy, tmp_path):
     (result,) = replay(events)
     assert result.difference is None
     assert result.num_launches == sum(isinstance(event, LaunchEvent) for event in events)
+
+
+@pytest.mark.parametrize("policy", [POLICIES["mixed"], wavefront_policy(2)])
+def test_a_log_whose_policy_was_an_object_is_replayed_on_one_alone(policy, tmp_path):
+    path = tmp_path / "run.jsonl"
+    write_launch_log(path, simulated_events(policy=policy, prefill_chunk_size=8), {})
+    events = read_launch_log(path).events
+    with pytest.raises(LoopedError, match=f"calls itself '{policy.name}'; .*--policy NAME:KEY="):
+        replay(events)
+    (result,) = replay(events, policy=policy)
+    assert result.difference is None
+
+
+def test_a_policy_that_overrides_the_configurations_was_an_object():
+    config = scheduler_config(PLAN.workload(0), {})
+    for policy, is_object in ((None, False), (POLICIES["separate"], True)):
+        scheduler = Scheduler(config, SimulatedExecutor(), policy)
+        event = EngineEvent.of(
+            scheduler, {}, engine_index=0, is_deterministic=False, records_gates=False
+        )
+        assert event.is_policy_object is is_object
 
 
 def test_events_are_in_order_and_complete():

@@ -155,6 +155,23 @@ def test_a_line_that_is_no_example_is_named(tiny_folder, tmp_path, line, message
 
 
 @pytest.mark.parametrize(
+    "stage",
+    [("pretrain", "--tokenizer", "MODEL"), ("gate", "--model", "-"), ("lookahead", "--model", "-")],
+    ids=lambda stage: stage[0],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_examples_are_read(
+    tiny_folder, tmp_path, stage
+):
+    command = [tiny_folder if word == "MODEL" else word for word in stage]
+    file = tmp_path / "file"
+    file.write_text("")
+    for out in (file / "out", "/proc/nowhere/out"):
+        done = looped("train", *command, "--data", tmp_path / "none", "--out", out, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert f"{out} cannot be made (" in done.stderr
+
+
+@pytest.mark.parametrize(
     "arguments",
     [[], ["--task", "demo", "--data", "x.jsonl"], ["--task", "demo", "--tokenizer", "x"]],
 )
