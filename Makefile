@@ -15,7 +15,7 @@ ifeq ($(wildcard /dev/nvidiactl),)
 export JAX_PLATFORMS ?= cpu
 endif
 
-.PHONY: demo train-demo test aot gpu-check check format lint types package clean
+.PHONY: demo train-demo test test-long aot gpu-check check format lint types package clean
 
 # The demo model solves a problem of each difficulty, with the loops of every token under it.
 demo: $(READY)
@@ -29,6 +29,10 @@ train-demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
 
+# What is left out of `test` to keep that short: whole commands, trainings, every configuration.
+test-long: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal -m "long and not slow"
+
 # Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
 aot: $(AOT_READY)
 	$(BIN)/looped aot --target h200 --target a100 --model examples/ouro-1.4b/config.json
@@ -41,7 +45,7 @@ gpu-check: $(GPU_READY)
 	$(BIN)/python -P experiments/gpu_check $(ARGS)
 
 # What CI runs, and more: the whole gate before a commit.
-check: format lint types test package
+check: format lint types test test-long package
 
 format: $(READY)
 	$(BIN)/ruff format --check .

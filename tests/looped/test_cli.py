@@ -43,6 +43,7 @@ def test_generate_prints_the_goldens_as_json(square_golden):
     assert isinstance(result["text"], str)
 
 
+@pytest.mark.long
 def test_a_converted_and_a_hugging_face_folder_generate_the_same(tiny_folder, tmp_path):
     looped("convert", tiny_folder, tmp_path / "model")
     outputs = {
@@ -82,6 +83,7 @@ def test_standard_input_loses_its_final_newline_and_nothing_else(monkeypatch, te
     assert read_standard_input() == prompt
 
 
+@pytest.mark.long
 def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(tiny_folder):
     options = ("generate", "hi", "--model", tiny_folder, "--max-tokens", 1, "--json")
     raw = json.loads(looped(*options).stdout)["prompt_token_ids"]
@@ -91,6 +93,7 @@ def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(ti
     assert set(raw) < set(chat)
 
 
+@pytest.mark.long
 def test_num_loops_loads_the_whole_model_at_that_depth(tiny_folder):
     options = ("generate", "--model", tiny_folder, "--prompt-ids", "5,6", "--max-tokens", 3)
     result = json.loads(looped(*options, "--num-loops", 2, "--json").stdout)
@@ -158,6 +161,7 @@ def test_convert_then_export_gives_the_tensors_back(tiny_folder, tmp_path):
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
 
 
+@pytest.mark.long
 def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
     example = ROOT / "examples" / "jitted_inference.py"
     assert len(example.read_text().splitlines()) < 80
@@ -169,6 +173,7 @@ def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
     assert done.stdout == expected.stdout
 
 
+@pytest.mark.long
 def test_the_readmes_commands_run(tmp_path):
     text = (ROOT / "README.md").read_text()
     blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
@@ -187,6 +192,7 @@ def test_the_readmes_commands_run(tmp_path):
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
+@pytest.mark.long
 def test_the_readmes_python_runs(tiny_folder, capsys):
     text = (ROOT / "README.md").read_text()
     (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 from looped import LLM, SamplingParams
@@ -12,6 +14,7 @@ llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2), show_progress=False)
 """
 
 
+@pytest.mark.long
 def test_a_second_start_finds_what_the_first_has_compiled(tiny_folder, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment["LOOPED_CACHE_DIR"] = str(tmp_path)

@@ -306,6 +306,7 @@ def test_the_state_is_donated_and_updated_in_place(tiny_folder):
         assert analysis.temp_size_in_bytes < shape.kv_bytes
 
 
+@pytest.mark.long
 def test_temporary_memory_does_not_grow_with_the_pool(tiny_folder):
     temps = []
     for num_blocks in (64, 4096):

@@ -17,6 +17,7 @@ def is_score(argument):
 
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])
 @pytest.mark.parametrize("is_every_loop", [False, True])
+@pytest.mark.long
 def test_a_score_launch_that_fails_ends_its_prompt_and_what_the_state_held(
     square_golden, monkeypatch, method, is_every_loop
 ):

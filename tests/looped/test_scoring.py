@@ -77,6 +77,7 @@ def test_texts_are_scored_in_order_after_every_loop(llm, square_golden):
     assert list(perplexities(completions).values()) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 def test_the_command_prints_every_token_as_text_and_id(square_golden, texts_file):
     result = looped(
         "score", "--model", square_golden.folder, "--requests", texts_file, *FLAGS,

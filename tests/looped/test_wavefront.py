@@ -127,6 +127,7 @@ def test_a_launch_of_several_chunks_that_fails_ends_its_request_once(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.long
 def test_in_deterministic_mode_the_bits_are_those_of_mixed(tiny_folder, dtype):
     """More prompt items in a launch are other shapes of its metadata, not of its arithmetic."""
     prompts = [LONG[first:] for first in (0, 3, 20, 41, 55)]

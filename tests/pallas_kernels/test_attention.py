@@ -77,6 +77,7 @@ def test_a_row_keeps_its_bits_whatever_its_neighbours_are(name):
         *product(["shipped on a CPU"], [13, 100, 129]),
     ],
 )
+@pytest.mark.long
 def test_a_prompt_row_keeps_its_bits_whatever_the_chunk_size(name, chunk_size):
     """At one number of rows: chunks of that size against chunks as large as the launch."""
     shape, rng = XLA_SHAPES[name], np.random.default_rng(4)

@@ -51,6 +51,7 @@ def lower_write(dtype, num_blocks):
 @pytest.mark.parametrize("architecture", TILES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", GROUP_SIZES)
+@pytest.mark.long
 def test_every_tile_configuration_lowers_for_cuda(backend, architecture, dtype, head_dim):
     lowered = lower_attention(backend, architecture, dtype, head_dim, GROUP_SIZES[head_dim])
     kernels = triton_kernels(lowered)

@@ -27,6 +27,7 @@ def run_suite(*options):
     assert "skipped" not in finished.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_kernels_agree_with_the_oracle_in_the_interpreter():
     """Thirty random batches of each form, and every tile configuration."""
     run_suite("-k", "test_random_mixed_batches or interpreted_triton")

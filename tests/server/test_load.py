@@ -150,6 +150,7 @@ def resident_bytes():
 
 
 @pytest.mark.parametrize("num_waves", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers, num_waves):
     for listening in live.uvicorn.servers[0].sockets:  # what is accepted inherits it
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -82,6 +82,7 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
         assert total(values, "kv_blocks") == stats.num_blocks
 
 
+@pytest.mark.long
 def test_the_queue_ends_with_the_first_launch_and_not_with_the_first_token(tiny_folder):
     """Two samples fit at a time: of three, the last waits for the end of one of the others."""
     with live_server(tiny_llm(tiny_folder, max_num_seqs=2)) as live:

@@ -86,6 +86,7 @@ def expected(tiny_folder):
     return [done.text for done in llm.generate(["kill me"] * 12, params, show_progress=False)]
 
 
+@pytest.mark.long
 def test_sigterm_loses_nothing_that_was_promised(tiny_folder, tmp_path, expected):
     with process("--model", tiny_folder, *OPTIONS, cwd=tmp_path) as running:
         url = url_of(running)
@@ -181,6 +182,7 @@ def test_a_second_signal_leaves_the_compiler_at_once(tiny_folder, tmp_path):
 
 
 @pytest.mark.parametrize("drain_timeout", [0, 1])
+@pytest.mark.long
 def test_the_drain_timeout_is_the_end_of_it(tiny_folder, tmp_path, drain_timeout):
     """Whatever is under way, and though one client reads nothing."""
     options = (*OPTIONS, "--drain-timeout", drain_timeout)

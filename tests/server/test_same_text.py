@@ -83,6 +83,7 @@ def emoji_fields(live):
     return {"logit_bias": bias, "repetition_penalty": 10, "temperature": 0}
 
 
+@pytest.mark.long
 def test_all_byte_values_in_any_order(live):
     seen = set()
     for seed in range(3):

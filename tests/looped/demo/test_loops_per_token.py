@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from demo_models import make_demo_model
 
 from looped.demo.problems import held_out
@@ -30,6 +31,7 @@ def test_every_token_stands_above_its_loops():
     ]
 
 
+@pytest.mark.long
 def test_the_whole_example_shows_problems_tokens_and_loops(tmp_path, capsys, monkeypatch):
     """With P = 2 and few rows, the shapes that the evaluation's tests compile."""
     example = load_example()
@@ -43,6 +45,7 @@ def test_the_whole_example_shows_problems_tokens_and_loops(tmp_path, capsys, mon
     assert " of 2 loops a token, first tokens left out\n" in shown
 
 
+@pytest.mark.long
 def test_the_readme_shows_what_the_example_prints(capsys):
     """Questions, tokens and verdicts; the loops under them may differ by one on another machine."""
     load_example().main()

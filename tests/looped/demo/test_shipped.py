@@ -96,6 +96,7 @@ def test_the_model_that_ships_is_small_and_has_its_card(trained):
     assert f"--exit-threshold {THRESHOLDS[0]:g} --min-loops {MIN_LOOPS}\n" in card
 
 
+@pytest.mark.long
 def test_the_model_that_ships_answers_held_out_problems_and_exits_keep_that(llm):
     """Of 1,000 problems it has 95.5 % right, and 95.2 % at 2.33 mean loops."""
     problems = held_out(40)

@@ -60,6 +60,7 @@ def test_every_held_out_problem_fits_the_engine(folder):
     assert ENGINE.max_model_len == LONGEST_PROMPT + MAX_TOKENS
 
 
+@pytest.mark.long
 def test_policies_give_identical_answers(tmp_path):
     """With P = 2, so that two shapes are compiled and not four."""
     small = make_demo_model(tmp_path / "model", num_loops=2)

@@ -174,6 +174,7 @@ def test_num_shots_is_bounded():
         evaluate_gsm8k(None, [], num_shots=4)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_report_and_a_line_for_every_problem(tiny_folder, data, tmp_path):
     options = ("eval", "gsm8k", "--data", data, "--model", tiny_folder, "--num-shots", 0)
     options += ("--max-tokens", 4, "--limit", 2, "--exit-threshold", 0.5, *small_options())

@@ -103,6 +103,7 @@ def test_fewer_loops_are_the_first_ones(square_golden):
     np.testing.assert_array_equal(two, loop_states(model, batch)[:2])
 
 
+@pytest.mark.long
 def test_rematerialised_gradients_are_the_same(square_golden):
     model = loaded_model(square_golden.folder).model
     batch = packed([square_golden.prompts[0][:20]], 64)

@@ -113,6 +113,7 @@ def test_the_gate_learns_from_losses_of_tokens_that_run_every_loop(backbone, gat
     np.testing.assert_allclose(curve(gated)[0]["loop_losses"], losses, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_lookahead_gate_lies_beside_a_model_that_is_as_it_was_and_serves(gated, tmp_path):
     out = tmp_path / "lookahead"
     looped(*arguments("lookahead", gated / "model", out))
@@ -147,6 +148,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_run_killed_inside_a_checkpoints_write_goes_on_to_the_same_gate(
     backbone, gated, tmp_path
 ):

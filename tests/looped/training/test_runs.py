@@ -63,6 +63,7 @@ def test_the_last_two_checkpoints_are_kept(whole):
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["12", "8"]
 
 
+@pytest.mark.long
 def test_the_exported_model_runs_in_the_engine(whole):
     llm = LLM(str(whole / "model"), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
     given = answers(llm, held_out(4), ExitOptions(threshold=0.5, min_loops=1))
@@ -181,6 +182,7 @@ def test_examples_come_from_one_place(tmp_path, arguments):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_seconds_of_training_learn_what_an_answer_looks_like(tmp_path):
     """The two minutes below, in short."""
     out = tmp_path / "smoke"
