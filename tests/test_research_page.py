@@ -61,6 +61,7 @@ def test_the_python_of_the_page_runs_and_prints_what_it_shows(installed, capsys)
     assert [text for text in printed if text] == shown
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_run(installed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert COMMANDS[0] == ["pip", "install", "-e", "."]

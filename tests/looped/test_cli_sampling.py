@@ -35,6 +35,7 @@ def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
     assert json.loads(looped(*common, "--requests", requests).stdout) == result
 
 
+@pytest.mark.long
 def test_streamed_text_ends_before_a_stop_string_and_shows_no_part_of_one(tiny_folder, tmp_path):
     common = (
         "generate", "--model", tiny_folder, "--max-tokens", 12, "--ignore-eos",

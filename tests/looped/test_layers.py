@@ -31,6 +31,7 @@ def every_golden(golden, layers, **options):
 
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", ["mixed", "atomic"])
+@pytest.mark.long
 def test_scanned_layers_give_the_goldens(golden, policy):
     engine, completions = every_golden(golden, "scanned", policy=policy)
     assert engine.runner.executables.layers == "scanned"

@@ -36,6 +36,7 @@ def serve(engine, observer, num_tokens=2):
     drain(engine)
 
 
+@pytest.mark.long
 def test_a_profile_of_a_run_names_what_the_host_does(tiny_folder, tmp_path):
     folder = tmp_path / "profile"
     options = ("--model", tiny_folder, "--max-tokens", 2, "--ignore-eos", "--profile", folder)

@@ -107,6 +107,7 @@ def test_the_command_prints_every_token_as_text_and_id(square_golden, texts_file
         assert len(tops) == 3
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table(square_golden, texts_file):
     result = looped(
         "score", "--model", square_golden.folder, "--requests", texts_file, *FLAGS, "--every-loop"

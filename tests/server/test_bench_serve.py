@@ -6,6 +6,8 @@ import pytest
 from command_line import looped
 from live_servers import MODEL
 
+pytestmark = pytest.mark.long
+
 LOAD = (
     "--rate", 40, "--num-requests", 24, "--prompt-tokens", 20, "--output-tokens", 6,
     "--max-lag", 10, "--slo-ttft", 30, "--slo-itl", 30,
@@ -16,7 +18,6 @@ def bench(live, *options, **kwargs):
     return looped("--quiet", "bench", "serve", "--url", live.url, *options, **kwargs)
 
 
-@pytest.mark.long
 def test_a_load_is_served_to_the_token_and_told_in_full(live, tmp_path):
     out = tmp_path / "results"
     done = bench(live, *LOAD, "--rate", 80, "--out", out)
@@ -70,7 +71,6 @@ def test_a_dataset_gives_prompts_and_lengths(live, tiny_folder, tmp_path):
     assert result["dropped"] == {"run0": {"too short": 1}}
 
 
-@pytest.mark.long
 def test_a_second_command_finds_nothing_of_the_first_in_the_prefix_cache(live):
     options = ("--rate", 40, "--num-requests", 4, "--prompt-tokens", 48, "--output-tokens", 2)
     values = [

@@ -223,6 +223,7 @@ def test_a_request_that_takes_too_long_ends_with_408_or_an_error_event(tiny_fold
         live.wait_until_idle()
 
 
+@pytest.mark.long
 def test_a_reader_that_never_reads_is_cut_off_after_its_time(tiny_folder, monkeypatch):
     monkeypatch.setattr("looped.server.streams.SECONDS_TO_READ", 0.2)
     with live_server(tiny_llm(tiny_folder), request_timeout=2.0) as live:

@@ -271,6 +271,7 @@ def test_every_engine_option_of_generate_is_one_of_serve():
     assert names | {"--launch-log"} <= serve
 
 
+@pytest.mark.long
 def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):
     log = tmp_path / "log.jsonl"
     options = (*OPTIONS, "--launch-log", log, "--launch-log-waits")
@@ -287,6 +288,7 @@ def test_the_launch_log_has_what_was_served(tiny_folder, tmp_path):
     assert isinstance(events[-1], EndEvent)
 
 
+@pytest.mark.long
 def test_the_exit_trace_of_a_killed_server_is_whole_and_a_taken_name_is_refused(
     tiny_folder, tmp_path
 ):

@@ -126,6 +126,7 @@ def policies_agree(llm, count, threshold):
     return runs[0] == runs[1] == runs[2]
 
 
+@pytest.mark.long
 def test_its_answers_are_the_same_under_every_policy(llm):
     assert policies_agree(llm, 24, THRESHOLDS[0])
 
