@@ -59,7 +59,18 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
         concurrency=options.concurrency,
         **{name: value for name, value in given.items() if value is not None},
     )
-    plan.workload(seed=0).check_depths()  # refuses contradictions before anything is run
+    workload = plan.workload(seed=0)
+    workload.check_depths()  # refuses contradictions before anything is run
+    if share := workload.share_past_end:
+        logger.warning(
+            "%.3g %% of the tokens lie past the end of their recorded depths and run all %d loops; "
+            "%s",
+            100 * share,
+            num_planes,
+            "shorten the requests, or record longer ones"
+            if requests
+            else "leave out --output-tokens for requests as long as their depths",
+        )
     return plan
 
 

@@ -13,6 +13,7 @@ from looped.sched import ExitMode
 from looped.simulation.options import WorkloadOptions
 from looped.simulation.plans import plan_of, seeds_of
 from looped.simulation.runs import scheduler_config, simulate
+from looped.simulation.summary import Summary
 
 AT = {"rate": 9.0}
 
@@ -68,6 +69,32 @@ def test_recorded_depths_that_a_mode_cannot_come_to_are_refused_at_once(tmp_path
 def test_depths_of_a_file_are_those_of_this_model_in_every_mode(tmp_path, mode, depths):
     with pytest.raises(UsageError, match=r"request 0 of the workload: (an )?exit trace"):
         planned(exit_mode=mode, workload=workload_file(tmp_path, depths), **AT)
+
+
+def test_requests_are_as_long_as_their_recorded_depths(tmp_path, caplog):
+    depths = [[4, 1, 2, 3], [4, 2], [4, 1, 1]]
+    for requests in (3, 6):
+        plan = planned(exit_trace=trace_file(tmp_path, *depths), requests=requests, **AT)
+        workload = plan.workload(0)
+        timeline = simulate(workload, scheduler_config(workload, {}), COSTS)
+        assert Summary.of(timeline).numbers["loops_per_token"] == pytest.approx(22 / 9)
+        assert plan.to_json()["output_tokens"] == "of the recorded depths"
+    assert not caplog.records
+
+
+def test_tokens_past_the_end_of_recorded_depths_are_told_of(tmp_path, caplog):
+    traces = {"exit_trace": trace_file(tmp_path, [4, 1, 2], [4, 2])}
+    plan = planned(**traces, output_tokens="10", requests=2, **AT)
+    assert plan.to_json()["output_tokens"] == "10:10"
+    (warning,) = caplog.messages
+    assert warning.startswith("75 % of the tokens lie past the end of their recorded depths and ")
+    assert "all 4 loops; leave out --output-tokens" in warning
+    caplog.clear()
+    planned(**traces, workload=workload_file(tmp_path, None, [4, 1]), **AT)
+    assert not caplog.records
+    planned(**traces, workload=workload_file(tmp_path, [4, 1], None), **AT)
+    assert caplog.messages[0].startswith("16.7 % of the tokens")
+    assert "shorten the requests" in caplog.messages[0]
 
 
 def test_an_empty_list_of_depths_is_all_loops(tmp_path):
