@@ -32,7 +32,8 @@ class WorkloadOptions:
     """Tokens that all made-up prompts begin with, for the prefix cache to find again; fewer than
     the shortest prompt has. None: 0."""
     rate: float | None = None
-    """Requests per second, as a Poisson process unless --burstiness says otherwise."""
+    """Requests per second, as a Poisson process unless --burstiness says otherwise. Recorded
+    arrivals are stretched to it."""
     burstiness: float | None = None
     """Coefficient of variation of the gaps between arrivals (gamma distribution)."""
     concurrency: int | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from looped.errors import UsageError
-from looped.launch_events import LogEvent
+from looped.launch_events import EngineEvent, LogEvent
 from looped.launch_log import WAITS, LaunchLogWriter
 from looped.sched import (
     ConfigError,
@@ -49,6 +49,8 @@ class WorkloadPlan:
     """P."""
     requests: Sequence[WorkloadRequest] = ()
     """Of a file or a log; none: made up."""
+    log_engine: EngineEvent | None = None
+    """Who served the requests of a log."""
     num_requests: int = 200
     """Requests to make up."""
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths(128, 128))
