@@ -130,6 +130,15 @@ def test_a_sweep_plays_a_log_as_its_requests_came(table, log, tmp_path):
     )
 
 
+def test_requests_without_times_need_a_load_to_sweep(table, tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text('{"prompt_tokens": 9, "output_tokens": 2}')
+    where = ("--costs", table, "--out", tmp_path / "results", "--workload", load)
+    done = looped("simulate", "sweep", *where, *TWO, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "expected a rate, or a concurrency, for requests without arrival_time" in done.stderr
+
+
 def test_results_say_the_scheduler_that_was_derived(table, tmp_path):
     out = tmp_path / "results"
     budgets = ("--max-num-batched-tokens", 32, "--max-num-batched-tokens", 256)
