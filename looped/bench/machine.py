@@ -40,8 +40,9 @@ def devices_seen_apart() -> list[str]:
 def describe_host() -> dict[str, Any]:
     """The same without devices, which belong to the server where a client measures one."""
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
+    date_and_version = describe_code()
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": date_and_version["date"],
         "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "load_average_at_start": load[0] if load else None,
@@ -49,6 +50,14 @@ def describe_host() -> dict[str, Any]:
         "python": platform.python_version(),
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
+        "looped": date_and_version["looped"],
+    }
+
+
+def describe_code() -> dict[str, str]:
+    """Date and looped's version, for results that no machine has a part in."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "looped": version("looped"),
     }
 

@@ -62,9 +62,12 @@ def run(
 
     The answer has time to first token, gaps between tokens, rates and launches by kind.
     """
+    from looped.bench.machine import describe_code
     from looped.progress import progress_bars
+    from looped.simulation.configs import config_json
+    from looped.simulation.coverage import UNNAMED, unnamed_share
     from looped.simulation.options import parse_policy
-    from looped.simulation.plans import plan_of
+    from looped.simulation.plans import plan_of, warn_of_log
     from looped.simulation.report import costs_json, run_page
     from looped.simulation.runs import cost_table, log_writer, scheduler_config
     from looped.simulation.runs import simulate as simulate_run
@@ -79,6 +82,7 @@ def run(
     plan = plan_of(requests_of, table.num_planes)
     workload = plan.workload(seed)
     config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
+    warn_of_log(plan, scheduler, [config], is_deterministic=deterministic)
     if plots is not None:
         from looped.plots.draw import log_pictures
 
@@ -111,14 +115,20 @@ def run(
         from looped.plots import draw_log
 
         draw_log(plots, "simulation", timeline)
-    numbers = Summary.of(timeline).numbers
+    share = unnamed_share(timeline, table)
+    numbers = {**Summary.of(timeline).numbers, UNNAMED: share}
     description = {
         "command": command_line(),
+        **describe_code(),
         "policy": policy,
         "seed": seed,
         "costs": table.name,
         "deterministic": deterministic,
         **plan.to_json(),
     }
-    values = description | {"costs": costs_json(table), "numbers": dict(numbers)}
+    values = description | {
+        "costs": costs_json(table),
+        "scheduler": config_json(config),
+        "numbers": dict(numbers),
+    }
     print_result(values, run_page(description, table, {policy: numbers}), as_json=as_json)

@@ -37,11 +37,13 @@ def compare(
     Every seed gives all of them the same requests, arrivals and depths, so that what chance does to
     one it does to the others.
     """
+    from looped.bench.machine import describe_code
     from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.keeper import Keeper
     from looped.simulation.paired import paired_numbers
-    from looped.simulation.plans import plan_of, seeds_of
+    from looped.simulation.plans import plan_of, seeds_of, warn_of_log
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.summary import UNITS
@@ -57,11 +59,13 @@ def compare(
     plan = plan_of(requests_of, table.num_planes)
     grid = Grid(plan, table, seeds_of(plan, seeds), is_deterministic=deterministic)
     points = [Point(name, scheduler.values()) for name in policy]
-    for point in points:
-        grid.config_check(point)
+    configs = [grid.config(point) for point in points]
+    chunk_sizes = {name: one.chunk_size for name, one in zip(policy, configs, strict=True)}
+    warn_of_log(plan, scheduler, configs, is_deterministic=deterministic)
     baseline, *others = policy
     description = {
         "command": command_line(),
+        **describe_code(),
         "seeds": len(grid.seeds),
         "costs": table.name,
         "deterministic": deterministic,
@@ -72,7 +76,8 @@ def compare(
     page = ""
 
     def add(point: Point, seed: int, numbers: Mapping[str, float | None]) -> None:
-        rows.append({"policy": point.policy, "seed": seed, **numbers})
+        told = {"policy": point.policy, "prefill_chunk_size": chunk_sizes[str(point.policy)]}
+        rows.append({**told, "seed": seed, **numbers})
         keeper.grew()
 
     def write(is_complete: bool) -> None:
@@ -88,6 +93,7 @@ def compare(
         values.update(
             description,
             costs=costs_json(table),
+            schedulers=list(map(config_json, configs)),
             means=means,
             baseline=baseline,
             paired={

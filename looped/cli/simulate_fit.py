@@ -1,6 +1,7 @@
 """`looped simulate fit` and `replay`: what a launch log of an engine says to a simulator."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from looped.errors import LoopedError, UsageError
 
 from .results import AsJson, command_line, print_result
 from .simulate import POLICY_FORM
+
+logger = logging.getLogger(__name__)
 
 LogFile = Annotated[Path, typer.Argument(metavar="LOG", help="Launch log of an engine.")]
 
@@ -33,7 +36,7 @@ def fit(
     device share their cores. A fifth of the launches is held out, for R2 and the mean error.
     """
     from looped.launch_log import read_launch_log
-    from looped.simulation.fit import fit_costs
+    from looped.simulation.fit import LEAST_R_SQUARED, fit_costs
     from looped.simulation.report import fit_page
 
     if out.suffix != ".json":
@@ -43,6 +46,13 @@ def fit(
     if not out.parent.is_dir():
         raise UsageError(f"{out} cannot be written: {out.parent} is not a folder")
     fitted = fit_costs(read_launch_log(log), name=name or out.stem, source=source or command_line())
+    if fitted.r_squared < LEAST_R_SQUARED:
+        logger.warning(
+            "held-out R2 is %.2f, below %g: the table hardly predicts its own log; log a longer "
+            "run of the loads that matter, on a machine that does nothing else",
+            fitted.r_squared,
+            LEAST_R_SQUARED,
+        )
     staged = out.with_name(f".{out.name}.partial")
     staged.write_text(json.dumps(fitted.costs.to_json(), indent=2) + "\n", encoding="utf-8")
     staged.replace(out)

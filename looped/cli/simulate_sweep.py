@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from .options import with_config_options
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
 from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, TableFormat
 
-if TYPE_CHECKING:
-    from looped.simulation.grid import Point
-
 
 @with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
 def sweep(
@@ -27,7 +24,11 @@ def sweep(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make, for the results.")],
     policy: Annotated[list[str], typer.Option(help=f"{POLICY_FORM}; repeat to sweep.")],
     rate: Annotated[
-        list[float] | None, typer.Option(help="Requests per second; repeat to sweep.")
+        list[float] | None,
+        typer.Option(
+            help="Requests per second; repeat to sweep. Recorded arrivals are stretched to it, or "
+            "left as they were."
+        ),
     ] = None,
     concurrency: Annotated[
         list[int] | None, typer.Option(min=1, help="Requests under way; repeat to sweep.")
@@ -65,12 +66,14 @@ def sweep(
     DIR gets result.json, result.md, a table of all runs and one of the means, and a picture of what
     prompts gain against what decoding pays (prompt token-loops per second, p99 of the gaps).
     """
-    from looped.bench.capacity import Capacity, check_search
+    from looped.bench.capacity import check_search
+    from looped.bench.machine import describe_code
     from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.simulation.capacity import Objective, SimulatedTrial, capacities
+    from looped.simulation.capacity import Objective, PointCapacity, capacities
+    from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.keeper import Keeper
-    from looped.simulation.plans import plan_of, seeds_of
+    from looped.simulation.plans import plan_of, seeds_of, warn_of_log
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
     from looped.simulation.tables import check_format, write_table
@@ -84,14 +87,16 @@ def sweep(
         check_search(start_rate, start_rate / 1024, precision)
     if rate and concurrency:
         raise UsageError("--rate and --concurrency are two kinds of load; sweep one")
-    if objective is None and not (rate or concurrency):
+    has_requests = requests_of.workload is not None or requests_of.from_log is not None
+    if objective is None and not (rate or concurrency or has_requests):
         raise UsageError("expected loads to sweep (--rate or --concurrency), or an --slo to search")
     if objective is not None and concurrency:
         raise UsageError("--slo searches a rate; leave out --concurrency")
     table = cost_table(costs)
+    searched_rate = None if objective is None else start_rate
     load = replace(
         requests_of,
-        rate=(rate or [start_rate])[0] if not concurrency else None,
+        rate=rate[0] if rate else searched_rate,
         concurrency=concurrency[0] if concurrency else None,
     )
     plan = plan_of(load, table.num_planes)
@@ -113,12 +118,17 @@ def sweep(
     ]
     loads: list[dict[str, Any]] = [{"rate": one} for one in rate or []]
     loads += [{"concurrency": one} for one in concurrency or []]
+    if not loads and objective is None:
+        loads = [{}]  # as the requests came
     points = [Point(name, options, **one) for name, options, one in product(policy, sizes, loads)]
     searched = [Point(name, options) for name, options in product(policy, sizes)]
-    for point in (*points, *searched):
-        grid.config_check(point)
+    configs = [grid.config(point) for point in searched]
+    for point in points:
+        grid.config(point)
+    warn_of_log(plan, scheduler, configs, is_deterministic=deterministic)
     description = {
         "command": command_line(),
+        **describe_code(),
         "seeds": len(grid.seeds),
         "costs": table.name,
         "deterministic": deterministic,
@@ -127,29 +137,36 @@ def sweep(
         "concurrency": None,
         "objective": None if slo is None else ", ".join(slo),
     }
-    names = list(dict.fromkeys(name for point in [*points, *searched] for name in point.columns))
+    columns: list[dict[str, Any]] = [
+        {**point.columns, "prefill_chunk_size": config.chunk_size}
+        for point, config in zip(searched, configs, strict=True)
+    ]
+    told = [
+        columns[index // len(loads)] | {"rate": point.rate, "concurrency": point.concurrency}
+        for index, point in enumerate(points)
+    ]
+    names = list(dict.fromkeys(name for one in columns for name in one))
     runs: list[dict[str, Any]] = []
-    found: list[Capacity[SimulatedTrial]] = []
+    found: list[PointCapacity] = []
     rows: list[dict[str, Any]] = []
     values: dict[str, Any] = {}
     page = ""
 
     def add_run(point: Point, seed: int, numbers: Mapping[str, float | None]) -> None:
-        runs.append({**dict.fromkeys(names), **point.columns, "seed": seed, **numbers})
+        own = {**dict.fromkeys(names), **told[len(rows)]}
+        runs.append({**own, "seed": seed, **numbers})
         if len(runs) % len(grid.seeds) == 0:
-            means = mean_numbers(runs[-len(grid.seeds) :])
-            rows.append({**dict.fromkeys(names), **point.columns, **means})
+            rows.append({**own, **mean_numbers(runs[-len(grid.seeds) :])})
         keeper.grew()
 
-    def add_capacity(capacity: Capacity[SimulatedTrial]) -> None:
+    def add_capacity(capacity: PointCapacity) -> None:
         found.append(capacity)
         keeper.grew()
 
     def write(is_complete: bool) -> None:
         nonlocal page
         limits = [
-            {**_without_rate(point), "capacity": one.rate, "failed_rate": one.failed_rate}
-            for point, one in zip(searched, found, strict=False)
+            {**_without_rate(own), **one.columns} for own, one in zip(columns, found, strict=False)
         ]
         page = sweep_page(description, table, rows)
         if limits:
@@ -157,6 +174,7 @@ def sweep(
         values.update(
             description,
             costs=costs_json(table),
+            schedulers=list(map(config_json, configs)),
             points=rows,
             capacities=limits,
             is_complete=is_complete,
@@ -184,8 +202,8 @@ def sweep(
     print_result(values, page, as_json=as_json)
 
 
-def _without_rate(point: "Point") -> dict[str, Any]:
-    return {name: value for name, value in point.columns.items() if name != "rate"}
+def _without_rate(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in columns.items() if name != "rate"}
 
 
 def _draw(path: Path, rows: list[dict[str, Any]], *, is_estimate: bool) -> None:

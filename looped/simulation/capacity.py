@@ -4,9 +4,11 @@ That is its rate in a full house, or the largest rate at which it meets an objec
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf, isfinite
 from statistics import fmean
+from typing import Any
 
 from looped.bench.backlog import FEWEST_FOR_GROWTH, backlog_growth, is_bounded
 from looped.bench.capacity import Capacity, find_capacity
@@ -16,8 +18,9 @@ from looped.progress import progress_bars
 from looped.sched import SchedulerConfig
 from looped.timeline import Timeline
 
+from .coverage import UNNAMED
 from .grid import Grid, Point, mean_numbers, workers
-from .summary import UNITS, Summary
+from .summary import UNITS
 from .workload import Workload
 
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
@@ -71,11 +74,16 @@ class Objective:
             )
 
     def is_met(self, numbers: Numbers) -> bool:
-        """Whether every bound holds.
+        """Whether every bound holds; see `failed`."""
+        return not self.failed(numbers)
+
+    def failed(self, numbers: Numbers) -> list[str]:
+        """The numbers whose bounds do not hold.
 
         Raises:
             UsageError: a run has too few values for a number that is bounded.
         """
+        failed = []
         for name, bound in self.bounds.items():
             value = numbers[name]
             if value is None:
@@ -83,21 +91,25 @@ class Objective:
                     f"{name} needs at least 1,000 values in every run; simulate more requests"
                 )
             if value > bound:
-                return False
-        return True
+                failed.append(name)
+        return failed
 
 
 def full_house_rate(grid: Grid, point: Point) -> float:
     """Requests per second in a closed loop of max_num_seqs: what a load is a share of.
 
+    Infinite on costs of nothing.
+
     Args:
-        grid: workload, costs and seeds; the plan has no rate of its own.
+        grid: workload, costs and seeds; a rate of the plan's own is left out.
         point: the policy and its options, whatever its load.
     """
+    grid = replace(grid, plan=replace(grid.plan, rate=None, burstiness=None))
     num_seqs = point.options.get("max_num_seqs", SchedulerConfig.max_num_seqs)
     full = Point(point.policy, point.options, concurrency=num_seqs)
     runs = [grid.run(full, seed) for seed in grid.seeds]
-    return fmean(rate for run in runs if (rate := run["requests_per_second"]) is not None)
+    rates = [rate for run in runs if (rate := run["requests_per_second"]) is not None]
+    return fmean(rates) if rates else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +151,41 @@ class SimulatedTrial:
     """Means over the seeds."""
     is_bounded: bool
     """Whether the backlog stayed where it was."""
-    is_sustained: bool
+    failed_by: tuple[str, ...] = ()
+    """What failed: `backlog`, the names of numbers whose bounds do not hold, or both."""
     is_limited_by_client: bool = False
     is_hopeless: bool = False
+
+    @property
+    def is_sustained(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed_by
+
+
+@dataclass(frozen=True)
+class PointCapacity:
+    """The capacity of a point, and what it can do at all."""
+
+    capacity: Capacity[SimulatedTrial]
+    full_house_rate: float
+    """Of the point, requests per second: without an objective, and with requests at hand always."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a table has of it; `unnamed_launches` is of the capacity, or else what failed."""
+        rate, failed_rate = self.capacity.rate, self.capacity.failed_rate
+        trials = dict(self.capacity.trials)
+        shown = failed_rate if rate is None else rate
+        assert shown is not None  # one or the other was tried
+        failed_by = () if failed_rate is None else trials[failed_rate].failed_by
+        return {
+            "capacity": rate,
+            "failed_rate": failed_rate,
+            "failed_by": ", ".join(failed_by) or None,
+            "full_house_rate": self.full_house_rate if isfinite(self.full_house_rate) else None,
+            "is_above_full_house": rate is not None and rate > self.full_house_rate,
+            UNNAMED: trials[shown].numbers[UNNAMED],
+        }
 
 
 def capacity_of(
@@ -163,11 +207,19 @@ def capacity_of(
     def measure(rate: float) -> SimulatedTrial:
         at_rate = Point(point.policy, point.options, rate)
         timelines = [grid.timeline(at_rate, seed) for seed in grid.seeds]
-        numbers = mean_numbers([Summary.of(timeline).numbers for timeline in timelines])
+        numbers = mean_numbers([grid.numbers(timeline) for timeline in timelines])
         is_steady = keeps_up(timelines)
-        return SimulatedTrial(numbers, is_steady, is_steady and objective.is_met(numbers))
+        failed = objective.failed(numbers)
+        return SimulatedTrial(numbers, is_steady, (*([] if is_steady else ["backlog"]), *failed))
 
     return find_capacity(measure, start=start, lowest=start / 1024, precision=precision)
+
+
+def _capacity_and_most(
+    grid: Grid, point: Point, objective: Objective, *, start: float, precision: float
+) -> PointCapacity:
+    capacity = capacity_of(grid, point, objective, start=start, precision=precision)
+    return PointCapacity(capacity, full_house_rate(grid, point))
 
 
 def capacities(
@@ -178,8 +230,8 @@ def capacities(
     start: float,
     precision: float,
     num_processes: int = 1,
-    on_found: Callable[[Capacity[SimulatedTrial]], None] | None = None,
-) -> list[Capacity[SimulatedTrial]]:
+    on_found: Callable[[PointCapacity], None] | None = None,
+) -> list[PointCapacity]:
     """The capacity of every point, with a progress bar; each search is one process's.
 
     Args:
@@ -191,7 +243,9 @@ def capacities(
         num_processes: that search at once.
         on_found: is told of every capacity, in the order of the points.
     """
-    search = partial(capacity_of, grid, objective=objective, start=start, precision=precision)
+    search = partial(
+        _capacity_and_most, grid, objective=objective, start=start, precision=precision
+    )
     with workers(num_processes) as pool, progress_bars() as bars:
         found = []
         bar = bars.add_task("searching capacities", total=len(points))

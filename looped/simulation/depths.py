@@ -126,6 +126,10 @@ class RecordedDepths:
         trace = self.traces[index % len(self.traces)][:num_tokens]
         return trace + (self.num_planes,) * (num_tokens - len(trace))
 
+    def num_past_end(self, index: int, num_tokens: int) -> int:
+        """So many of a request's tokens lie past the end of its trace."""
+        return max(0, num_tokens - len(self.traces[index % len(self.traces)]))
+
 
 def depth_source(
     name: str,

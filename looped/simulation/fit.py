@@ -55,6 +55,9 @@ NUM_ROUNDS = 20
 LEAST_LAUNCHES = 10
 """Of a bucket, for its intercept to shape the law of the others."""
 
+LEAST_R_SQUARED = 0.8
+"""Below it, of what was held out, a fit is not worth much."""
+
 Rung = tuple[LaunchKind, int]
 Array = Float64[np.ndarray, "..."]
 

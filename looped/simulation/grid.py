@@ -9,9 +9,10 @@ from typing import Any
 
 from looped.bench.statistics import Numbers
 from looped.progress import progress_bars
-from looped.sched import CostModel, Policy
+from looped.sched import CostModel, Policy, SchedulerConfig
 from looped.timeline import Timeline
 
+from .coverage import UNNAMED, unnamed_share
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
 from .summary import UNITS, Summary
@@ -59,14 +60,18 @@ class Grid:
     is_deterministic: bool = False
     """As `--deterministic` of an engine has it."""
 
-    def config_check(self, point: Point) -> None:
-        """UsageError for a point that could not run, before any runs."""
+    def config(self, point: Point) -> SchedulerConfig:
+        """The scheduler's configuration; UsageError for a point that could not run."""
         workload = self._plan(point).workload(self.seeds[0], rate=point.rate)
-        scheduler_config(workload, point.scheduler_options)
+        return scheduler_config(workload, point.scheduler_options)
 
     def run(self, point: Point, seed: int) -> Numbers:
         """The numbers of one run."""
-        return Summary.of(self.timeline(point, seed)).numbers
+        return self.numbers(self.timeline(point, seed))
+
+    def numbers(self, timeline: Timeline) -> Numbers:
+        """Of its summary, and the share of its launches that the costs do not name."""
+        return {**Summary.of(timeline).numbers, UNNAMED: unnamed_share(timeline, self.costs)}
 
     def timeline(self, point: Point, seed: int) -> Timeline:
         """What happens in one run."""
@@ -117,7 +122,7 @@ def run_grid(
         UsageError: a point that could not run; nothing has run then.
     """
     for point in points:
-        grid.config_check(point)
+        grid.config(point)
     runs = [(point, seed) for point in points for seed in grid.seeds]
     numbers: list[Numbers] = []
     with workers(num_processes) as pool, progress_bars() as bars:
@@ -135,7 +140,7 @@ def run_grid(
 def mean_numbers(runs: Sequence[Numbers]) -> dict[str, float | None]:
     """Means over seeds of each run's number, of its percentiles too; None where one has none."""
     means: dict[str, float | None] = {}
-    for name in UNITS:
+    for name in (*UNITS, *(name for name in runs[0] if name == UNNAMED)):
         values = [value for numbers in runs if (value := numbers[name]) is not None]
         means[name] = sum(values) / len(values) if len(values) == len(runs) else None
     return means

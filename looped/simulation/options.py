@@ -26,12 +26,14 @@ class WorkloadOptions:
     prompt_tokens: str | None = None
     """Length of a made-up prompt: N, or FROM:TO for any between. None: 128."""
     output_tokens: str | None = None
-    """Tokens that a made-up request emits: N, or FROM:TO. None: 64."""
+    """Tokens that a made-up request emits: N, or FROM:TO. None: 64, or as many as its recorded
+    depths are."""
     shared_prefix_tokens: int | None = None
     """Tokens that all made-up prompts begin with, for the prefix cache to find again; fewer than
     the shortest prompt has. None: 0."""
     rate: float | None = None
-    """Requests per second, as a Poisson process unless --burstiness says otherwise."""
+    """Requests per second, as a Poisson process unless --burstiness says otherwise. Recorded
+    arrivals are stretched to it."""
     burstiness: float | None = None
     """Coefficient of variation of the gaps between arrivals (gamma distribution)."""
     concurrency: int | None = None
@@ -48,7 +50,8 @@ class WorkloadOptions:
     autocorrelation: float | None = None
     """Of made-up depths, between neighbouring tokens of a request, 0 to below 1. None: 0.5."""
     exit_trace: Path | None = None
-    """JSON: recorded depths, one list a request, instead of --exits; an empty one is all loops."""
+    """JSON: recorded depths, one list a request, instead of --exits; more requests than lists begin
+    with the first again. An empty one is all loops."""
     exit_gates: Path | None = None
     """Recorded gates (.npz), from which --exit-threshold makes depths: an approximation."""
     exit_threshold: float | None = None

@@ -7,12 +7,14 @@ from typing import Any
 
 from looped.errors import UsageError
 from looped.exit_trace import read_exit_traces
+from looped.launch_events import EngineEvent, LogEvent
 from looped.launch_log import read_launch_log
-from looped.sched import ExitMode, ExitOptions, RequestError, resolve_exit
+from looped.sched import ExitMode, ExitOptions, RequestError, SchedulerConfig, resolve_exit
 
+from .configs import differences
 from .gate_depths import depths_of_request
 from .log_workload import workload_of_log
-from .options import WorkloadOptions
+from .options import SchedulerOptions, WorkloadOptions
 from .runs import WorkloadPlan
 from .workload import Lengths, WorkloadRequest
 from .workload_file import read_workload
@@ -47,19 +49,32 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
         "heterogeneity": options.heterogeneity,
         "autocorrelation": options.autocorrelation,
     }
-    requests = _requests(options, num_planes)
+    log = None if options.from_log is None else read_launch_log(options.from_log).events
+    requests = _requests(options, log, num_planes)
     if requests and all(one.depths is not None for one in requests):
         _refuse(options, "requests that all bring their depths", DEPTHS)
     plan = WorkloadPlan(
         num_planes=num_planes,
         requests=requests,
+        log_engine=next((one for one in log or () if isinstance(one, EngineEvent)), None),
         traces=_traces(options, num_planes),
         rate=options.rate,
         burstiness=options.burstiness,
         concurrency=options.concurrency,
         **{name: value for name, value in given.items() if value is not None},
     )
-    plan.workload(seed=0).check_depths()  # refuses contradictions before anything is run
+    workload = plan.workload(seed=0)
+    workload.check_depths()  # refuses contradictions before anything is run
+    if share := workload.share_past_end:
+        logger.warning(
+            "%.3g %% of the tokens lie past the end of their recorded depths and run all %d loops; "
+            "%s",
+            100 * share,
+            num_planes,
+            "shorten the requests, or record longer ones"
+            if requests
+            else "leave out --output-tokens for requests as long as their depths",
+        )
     return plan
 
 
@@ -73,6 +88,33 @@ def seeds_of(plan: WorkloadPlan, count: int) -> range:
         )
         return range(1)
     return range(count)
+
+
+def warn_of_log(
+    plan: WorkloadPlan,
+    scheduler: SchedulerOptions,
+    configs: Sequence[SchedulerConfig],
+    *,
+    is_deterministic: bool,
+) -> None:
+    """Says what a log's engine had otherwise than what is simulated on its requests.
+
+    Args:
+        plan: of the log, or another one, of which there is nothing to say.
+        scheduler: as the user gave them.
+        configs: that are simulated.
+        is_deterministic: how.
+    """
+    if plan.log_engine is None:
+        return
+    told = differences(
+        plan.log_engine,
+        configs,
+        is_deterministic=is_deterministic,
+        has_blocks=scheduler.num_blocks is not None,
+    )
+    if told:
+        logger.warning("--from-log takes requests alone; the log's engine had %s", "; ".join(told))
 
 
 MADE_REQUESTS = ("requests", "prompt_tokens", "output_tokens", "shared_prefix_tokens")
@@ -111,9 +153,11 @@ def _refuse(options: WorkloadOptions, beside: str, names: Sequence[str]) -> None
             )
 
 
-def _requests(options: WorkloadOptions, num_planes: int) -> list[WorkloadRequest]:
-    if options.from_log is not None:
-        requests = workload_of_log(read_launch_log(options.from_log).events, num_planes)
+def _requests(
+    options: WorkloadOptions, log: Sequence[LogEvent] | None, num_planes: int
+) -> list[WorkloadRequest]:
+    if log is not None:
+        requests = workload_of_log(log, num_planes)
         if not requests:
             raise UsageError(f"{options.from_log} holds no request that brought a token")
         return requests

@@ -1,6 +1,6 @@
 """Summaries as pages: what was simulated, on which costs, and what came of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from looped.bench.page import description_lines, table_head, table_row
 from looped.bench.statistics import Numbers
 from looped.sched import CostModel
 
+from .coverage import MOST_UNNAMED, UNNAMED
 from .fit import Fit
 from .paired import PairedNumber
 from .runs import ESTIMATE
@@ -20,10 +21,23 @@ def costs_json(costs: CostModel) -> dict[str, Any]:
     return {"name": costs.name, "is_estimate": costs.is_estimate, "source": costs.source}
 
 
-def caution(costs: CostModel) -> Iterator[str]:
-    """A line over results that rest on numbers nobody measured; none otherwise."""
+def caution(costs: CostModel, runs: Iterable[Mapping[str, Any]] = ()) -> Iterator[str]:
+    """A line over results that rest on numbers nobody measured; none otherwise.
+
+    Args:
+        costs: that they rest on.
+        runs: numbers that may have a share of launches that the costs do not name.
+    """
     if costs.is_estimate:
         yield f"**{ESTIMATE.upper()}**: cost table {costs.name} was computed, not measured."
+        yield ""
+    shares = [share for one in runs if (share := one.get(UNNAMED)) is not None]
+    if shares and max(shares) > MOST_UNNAMED:
+        yield (
+            f"**CAUTION**: {'up to ' if len(shares) > 1 else ''}{max(shares):.0f} % of the "
+            f"launches of a run are of sizes that cost table {costs.name} does not name, so their "
+            "costs are carried over from others; fit it to a log that has them."
+        )
         yield ""
 
 
@@ -42,7 +56,7 @@ def run_page(
 ) -> str:
     """A page of one or several runs."""
     lines: Sequence[str] = [
-        *caution(costs),
+        *caution(costs, columns.values()),
         *description_lines(description),
         "",
         *numbers_table(columns),
@@ -92,8 +106,10 @@ SHOWN = (
     "rows_per_pass",
 )
 """Numbers of a sweep's page; the files have all."""
-RATES = ("capacity", "failed_rate")
-"""What a search of a capacity finds: the largest rate that does, and one that does not."""
+RATES = ("capacity", "failed_rate", "full_house_rate")
+"""What a search of a capacity finds: the largest rate that does, and one that does not; and what
+the scheduler can do at all."""
+FAILED_BY, IS_ABOVE = "failed_by", "is_above_full_house"
 
 
 def means_note(description: Mapping[str, Any]) -> Iterator[str]:
@@ -109,18 +125,32 @@ def sweep_page(
     description: Mapping[str, Any], costs: CostModel, rows: Sequence[Mapping[str, Any]]
 ) -> str:
     """A line for every point, with what tells it apart and the means of some numbers."""
-    lines = [*caution(costs), *description_lines(description), ""]
+    lines = [*caution(costs, rows), *description_lines(description), ""]
     lines += means_note(description)
     if rows:
-        names = [name for name in rows[0] if name not in UNITS and name not in RATES]
+        hidden = {*UNITS, *RATES, FAILED_BY, IS_ABOVE, UNNAMED}
+        names = [name for name in rows[0] if name not in hidden]
         varied = [name for name in names if len({str(row[name]) for row in rows}) > 1]
-        shown = [name for name in (*SHOWN, *RATES) if name in rows[0]]
+        shown = [name for name in (*SHOWN, *RATES, FAILED_BY) if name in rows[0]]
         heads = [name.replace("_", " ") for name in (*varied, *shown)]
         lines += table_head("policy", [_with_unit(head) for head in heads if head != "policy"])
         for row in rows:
             cells = [_shown(name, row) for name in (*varied, *shown) if name != "policy"]
             lines.append(table_row(str(row["policy"]), cells))
+        lines += _above_full_house(rows)
     return "\n".join(lines) + "\n"
+
+
+def _above_full_house(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    above = [row for row in rows if row.get(IS_ABOVE)]
+    if above:
+        yield ""
+    for row in above:
+        yield (
+            f"**CAUTION**: {row['policy']}'s capacity of {row['capacity']:.1f}/s is above a full "
+            f"house's {row['full_house_rate']:.1f}/s: the run is too short to see the queue grow; "
+            "more --requests."
+        )
 
 
 def _with_unit(head: str) -> str:
@@ -137,6 +167,16 @@ def _shown(name: str, row: Mapping[str, Any]) -> str:
         factor, _ = SCALES.get(UNITS.get(name, ""), (1.0, ""))
         return number_cell(None if value is None else factor * value)
     return NOTHING if value is None else str(value)
+
+
+def _buckets(fitted: Fit) -> Iterator[str]:
+    kinds: dict[str, list[str]] = {}
+    for (kind, rows), count in sorted(
+        fitted.num_launches.items(), key=lambda one: (one[0][0].value, one[0][1])
+    ):
+        kinds.setdefault(kind.name.lower(), []).append(f"{rows} ({count})")
+    for name, told in kinds.items():
+        yield f"{name} {', '.join(told)}"
 
 
 def fit_page(fitted: Fit, out: Path) -> str:
@@ -157,5 +197,6 @@ def fit_page(fitted: Fit, out: Path) -> str:
         f"{1e6 * costs.host_row_seconds:.2f} us a row; in a call: "
         f"{1e6 * costs.host_call_seconds:.0f} us, "
         f"{1e6 * costs.host_call_row_seconds:.2f} us a row",
+        "rows of the buckets in the log (launches): " + "; ".join(_buckets(fitted)),
     ]
     return "\n".join(lines) + "\n"

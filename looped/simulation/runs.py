@@ -5,12 +5,12 @@ requests, arrivals and depths (common random numbers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from looped.errors import UsageError
-from looped.launch_events import LogEvent
+from looped.launch_events import EngineEvent, LogEvent
 from looped.launch_log import WAITS, LaunchLogWriter
 from looped.sched import (
     ConfigError,
@@ -35,6 +35,8 @@ from .workload import (
     synthetic_requests,
 )
 
+OUTPUT_TOKENS = Lengths(64, 64)
+"""Of a made-up request, if nothing says otherwise."""
 ESTIMATE = "estimate"
 """The word that stands with every result of a cost table that was never measured."""
 
@@ -47,10 +49,13 @@ class WorkloadPlan:
     """P."""
     requests: Sequence[WorkloadRequest] = ()
     """Of a file or a log; none: made up."""
+    log_engine: EngineEvent | None = None
+    """Who served the requests of a log."""
     num_requests: int = 200
     """Requests to make up."""
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths(128, 128))
-    output_tokens: Lengths = field(default_factory=lambda: Lengths(64, 64))
+    output_tokens: Lengths | None = None
+    """Of made-up requests. None: as many as its recorded depths are, or 64 without any."""
     shared_prefix_tokens: int = 0
     """First tokens of a made-up prompt, which all of them begin with."""
     exits: str = "typical"
@@ -76,15 +81,8 @@ class WorkloadPlan:
         Raises:
             UsageError: numbers that contradict each other or P.
         """
-        made = synthetic_requests(
-            self.num_requests,
-            self.prompt_tokens,
-            self.output_tokens,
-            seed=seed,
-            shared_prefix_tokens=self.shared_prefix_tokens,
-        )
         return Workload(
-            requests=self.requests or made,
+            requests=self.requests or self._made_requests(seed),
             depths=self._depths(seed),
             num_planes=self.num_planes,
             exit_mode=self.exit_mode,
@@ -94,6 +92,21 @@ class WorkloadPlan:
             concurrency=self.concurrency,
             vocab_size=self.vocab_size,
         )
+
+    def _made_requests(self, seed: int) -> list[WorkloadRequest]:
+        made = synthetic_requests(
+            self.num_requests,
+            self.prompt_tokens,
+            self.output_tokens or OUTPUT_TOKENS,
+            seed=seed,
+            shared_prefix_tokens=self.shared_prefix_tokens,
+        )
+        if self.output_tokens is not None or not self.traces:
+            return made
+        return [
+            replace(one, output_tokens=len(self.traces[index % len(self.traces)]))
+            for index, one in enumerate(made)
+        ]
 
     def _depths(self, seed: int) -> DepthSource:
         if self.traces:
@@ -128,13 +141,19 @@ class WorkloadPlan:
             told += ", where a request brings none"
         return told
 
+    def _output_tokens_told(self) -> str:
+        if self.output_tokens is None and self.traces:
+            return "of the recorded depths"
+        lengths = self.output_tokens or OUTPUT_TOKENS
+        return f"{lengths.shortest}:{lengths.longest}"
+
     def to_json(self) -> dict[str, Any]:
         """What was run, for the record."""
         is_made = not self.requests
         has_rules = not is_made and all(one.exit_rule is not None for one in self.requests)
         made_up = {
             "prompt_tokens": f"{self.prompt_tokens.shortest}:{self.prompt_tokens.longest}",
-            "output_tokens": f"{self.output_tokens.shortest}:{self.output_tokens.longest}",
+            "output_tokens": self._output_tokens_told(),
             "shared_prefix_tokens": self.shared_prefix_tokens,
         }
         return {

@@ -82,18 +82,20 @@ def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Sample
     return Samples(used, num_compiling, list(_host_times(launches)), calls)
 
 
-def work_of(record: LaunchRecord) -> LaunchWork:
-    """A recorded launch in numbers, as a `Simulation` has them of one that it runs.
+def kind_of(record: LaunchRecord) -> LaunchKind:
+    """The call: passes that a deterministic engine split are calls of the single one."""
+    return LaunchKind.RECURRENT if record.num_calls > 1 else record.kind
 
-    Passes that a deterministic engine split are calls of the single one.
-    """
+
+def work_of(record: LaunchRecord) -> LaunchWork:
+    """A recorded launch in numbers, as a `Simulation` has them of one that it runs."""
     keys = dict.fromkeys(ItemKind, 0)
     if record.kind.runs_layers:
         for item in record.items:
             n = item.num_rows
             keys[item.kind] += n * item.first_position + n * (n + 1) // 2
     return LaunchWork(
-        LaunchKind.RECURRENT if record.num_calls > 1 else record.kind,
+        kind_of(record),
         record.bucket,
         record.num_rows,
         record.num_passes,

@@ -176,6 +176,18 @@ class Workload:
                 self._rule(index, self._depths(index))
 
     @property
+    def share_past_end(self) -> float:
+        """Of the output tokens, how many lie past the end of their recorded depths: 0 to 1."""
+        if not isinstance(self.depths, RecordedDepths):
+            return 0.0
+        num_past = sum(
+            self.depths.num_past_end(index, one.output_tokens)
+            for index, one in enumerate(self.requests)
+            if one.depths is None
+        )
+        return num_past / sum(one.output_tokens for one in self.requests)
+
+    @property
     def facts(self) -> tuple[Any, ...]:
         """All that a scheduler gets to see; equal for workloads that lead to equal runs."""
         times = None if self.concurrency is not None else self._times()

@@ -10,7 +10,7 @@ from simulations import COSTS, simulated_events
 
 from looped.launch_events import LaunchEvent
 from looped.launch_log import write_launch_log
-from looped.sched import read_cost_table, wavefront_policy
+from looped.sched import LaunchKind, read_cost_table, wavefront_policy
 from looped.simulation.grid import Grid
 from looped.simulation.report import sweep_page
 
@@ -99,7 +99,61 @@ def test_a_sweep_searches_capacities(table, tmp_path):
     assert values["points"] == []
     for found in values["capacities"]:
         assert 1 < found["failed_rate"] / found["capacity"] <= 1.5
+        assert set(found["failed_by"].split(", ")) <= {"backlog", "ttft_p95"}
+        assert found["is_above_full_house"] == (found["capacity"] > found["full_house_rate"])
     assert len(rows_of(out / "capacities.csv")) == 2
+
+
+def test_a_capacity_above_what_can_be_done_is_marked(tmp_path):
+    search = ("--slo", "ttft_p95=60", "--start-rate", 20, "--precision", 1.1, "--seeds", 1)
+    load = ("--requests", 60, "--prompt-tokens", 128, "--output-tokens", 64)
+    where = ("--costs", "demo-cpu", "--policy", "mixed", "--out", tmp_path / "few")
+    done = looped("simulate", "sweep", *where, *search, *load)
+    few = json.loads((tmp_path / "few" / "result.json").read_text())["capacities"]
+    above = [one for one in few if one["is_above_full_house"]]
+    assert above
+    marks = done.stdout.count("the run is too short to see the queue grow; more --requests")
+    assert marks == len(above)
+
+
+def test_a_sweep_plays_a_log_as_its_requests_came(table, log, tmp_path):
+    out = tmp_path / "results"
+    where = ("--costs", table, "--out", out, "--from-log", log)
+    sizes = ("--max-num-seqs", 2, "--max-num-seqs", 8)
+    done = looped("simulate", "sweep", *where, *TWO, *sizes, "--json")
+    points = json.loads(done.stdout)["points"]
+    assert {(one["policy"], one["max_num_seqs"], one["rate"]) for one in points} == {
+        (policy, size, None) for policy in ("mixed", "separate") for size in (2, 8)
+    }
+    assert "--from-log takes requests alone; the log's engine had max_num_seqs 4, here 2, 8" in (
+        done.stderr
+    )
+
+
+def test_requests_without_times_need_a_load_to_sweep(table, tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text('{"prompt_tokens": 9, "output_tokens": 2}')
+    where = ("--costs", table, "--out", tmp_path / "results", "--workload", load)
+    done = looped("simulate", "sweep", *where, *TWO, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "expected a rate, or a concurrency, for requests without arrival_time" in done.stderr
+
+
+def test_results_say_the_scheduler_that_was_derived(table, tmp_path):
+    out = tmp_path / "results"
+    budgets = ("--max-num-batched-tokens", 32, "--max-num-batched-tokens", 256)
+    done = sweep(table, out, "--policy", "mixed", *budgets, "--rate", 9, "--seeds", 1)
+    for name in ("points.csv", "runs.csv"):
+        assert [one["prefill_chunk_size"] for one in rows_of(out / name)] == ["17", "128"]
+    assert "| policy | max num batched tokens | prefill chunk size |" in done.stdout
+    values = json.loads((out / "result.json").read_text())
+    assert [one["prefill_chunk_size"] for one in values["schedulers"]] == [17, 128]
+    assert values["schedulers"][0]["max_decode_rows"] == 16
+    assert {"looped", "date"} <= values.keys()
+    compare(table, *TWO, "--rate", 9, "--seeds", 1, "--out", tmp_path / "compared")
+    compared = json.loads((tmp_path / "compared" / "result.json").read_text())
+    assert [one["policy"] for one in compared["schedulers"]] == ["mixed", "separate"]
+    assert rows_of(tmp_path / "compared" / "runs.csv")[0]["prefill_chunk_size"] == "128"
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep"])
@@ -212,6 +266,40 @@ def test_an_estimate_is_called_one(tmp_path):
     out = tmp_path / "results"
     assert "**ESTIMATE**" in sweep(shipped, out, *TWO, "--rate", 9, "--seeds", 1).stdout
     assert "**ESTIMATE**" in (out / "result.md").read_text()
+
+
+@pytest.fixture
+def narrow(tmp_path):
+    """A table that was fitted to launches of few sizes."""
+    overheads = {LaunchKind.RECURRENT: {64: 0.0}, LaunchKind.CODA: {4: 0.0}}
+    path = tmp_path / "narrow.json"
+    path.write_text(json.dumps(replace(COSTS, name="narrow", overheads=overheads).to_json()))
+    return path
+
+
+def test_launches_that_a_table_does_not_name_are_told_of(narrow, tmp_path):
+    told = "launches of a run are of sizes that cost table narrow does not name"
+    load = ("--rate", 9, "--seeds", 1)
+    run = ("simulate", "run", "--costs", narrow, *LOAD, "--rate", 9)
+    assert "**CAUTION**: " in looped(*run).stdout
+    assert 5 < json.loads(looped(*run, "--json").stdout)["numbers"]["unnamed_launches"] <= 100
+    out = tmp_path / "compared"
+    assert told in compare(narrow, *TWO, *load, "--out", out).stdout
+    assert float(rows_of(out / "runs.csv")[0]["unnamed_launches"]) > 5
+    assert told in sweep(narrow, tmp_path / "swept", *TWO, *load).stdout
+    assert told in (tmp_path / "swept" / "result.md").read_text()
+    search = ("--slo", "ttft_p95=0.3", "--start-rate", 2, "--precision", 1.5, "--seeds", 1)
+    only = sweep(narrow, tmp_path / "searched", *TWO, *search, "--requests", 16)
+    assert told in only.stdout
+
+
+def test_a_fit_that_is_bad_says_so_and_every_fit_lists_its_buckets(log, tmp_path, monkeypatch):
+    done = looped("simulate", "fit", log, "--out", tmp_path / "good.json")
+    assert "rows of the buckets in the log (launches): recurrent " in done.stdout
+    assert "R2" not in done.stderr
+    monkeypatch.setattr("looped.simulation.fit.LEAST_R_SQUARED", 1.5)
+    done = looped("simulate", "fit", log, "--out", tmp_path / "bad.json")
+    assert "below 1.5: the table hardly predicts its own log; log a longer run" in done.stderr
 
 
 def test_a_fit_writes_a_table_and_says_how_good_it_is(log, tmp_path):

@@ -82,6 +82,7 @@ def test_a_rate_that_is_not_kept_up_with_is_no_capacity():
     trials = dict(found.trials)
     assert trials[found.rate].is_bounded
     assert not trials[found.failed_rate].is_bounded
+    assert trials[found.failed_rate].failed_by == ("backlog",)
     most = full_house_rate(replace(grid, plan=replace(grid.plan, rate=None)), Point("mixed", SMALL))
     assert 0.7 * most < found.rate < 1.3 * most
 

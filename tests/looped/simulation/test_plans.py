@@ -5,14 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulations import COSTS, simulated_events
+from simulations import COSTS, SMALL, simulated_events
 
 from looped.errors import UsageError
 from looped.launch_log import write_launch_log
-from looped.sched import ExitMode
-from looped.simulation.options import WorkloadOptions
-from looped.simulation.plans import plan_of, seeds_of
+from looped.sched import ExitMode, wavefront_policy
+from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.plans import plan_of, seeds_of, warn_of_log
 from looped.simulation.runs import scheduler_config, simulate
+from looped.simulation.summary import Summary
 
 AT = {"rate": 9.0}
 
@@ -68,6 +69,32 @@ def test_recorded_depths_that_a_mode_cannot_come_to_are_refused_at_once(tmp_path
 def test_depths_of_a_file_are_those_of_this_model_in_every_mode(tmp_path, mode, depths):
     with pytest.raises(UsageError, match=r"request 0 of the workload: (an )?exit trace"):
         planned(exit_mode=mode, workload=workload_file(tmp_path, depths), **AT)
+
+
+def test_requests_are_as_long_as_their_recorded_depths(tmp_path, caplog):
+    depths = [[4, 1, 2, 3], [4, 2], [4, 1, 1]]
+    for requests in (3, 6):
+        plan = planned(exit_trace=trace_file(tmp_path, *depths), requests=requests, **AT)
+        workload = plan.workload(0)
+        timeline = simulate(workload, scheduler_config(workload, {}), COSTS)
+        assert Summary.of(timeline).numbers["loops_per_token"] == pytest.approx(22 / 9)
+        assert plan.to_json()["output_tokens"] == "of the recorded depths"
+    assert not caplog.records
+
+
+def test_tokens_past_the_end_of_recorded_depths_are_told_of(tmp_path, caplog):
+    traces = {"exit_trace": trace_file(tmp_path, [4, 1, 2], [4, 2])}
+    plan = planned(**traces, output_tokens="10", requests=2, **AT)
+    assert plan.to_json()["output_tokens"] == "10:10"
+    (warning,) = caplog.messages
+    assert warning.startswith("75 % of the tokens lie past the end of their recorded depths and ")
+    assert "all 4 loops; leave out --output-tokens" in warning
+    caplog.clear()
+    planned(**traces, workload=workload_file(tmp_path, None, [4, 1]), **AT)
+    assert not caplog.records
+    planned(**traces, workload=workload_file(tmp_path, [4, 1], None), **AT)
+    assert caplog.messages[0].startswith("16.7 % of the tokens")
+    assert "shorten the requests" in caplog.messages[0]
 
 
 def test_an_empty_list_of_depths_is_all_loops(tmp_path):
@@ -161,3 +188,44 @@ def test_priorities_of_a_file_reach_the_scheduler(tmp_path):
     config = scheduler_config(workload, {"max_num_seqs": 1, "scheduling_policy": "priority"})
     timeline = simulate(workload, config, replace(COSTS))
     assert [name for name, _ in timeline.ends] == ["2", "1", "0"]
+
+
+def warned(caplog, plan, *configs, is_deterministic=False, **given):
+    caplog.clear()
+    built = [scheduler_config(plan.workload(0), one) for one in configs]
+    warn_of_log(plan, SchedulerOptions(**given), built, is_deterministic=is_deterministic)
+    return caplog.messages
+
+
+def test_what_a_logs_engine_had_otherwise_is_told(log, caplog):
+    plan = planned(from_log=log)
+    assert warned(caplog, plan, SMALL) == []
+    (told,) = warned(caplog, plan, {"policy": "separate"}, is_deterministic=True)
+    assert told == (
+        "--from-log takes requests alone; the log's engine had policy mixed, here separate; "
+        "max_num_seqs 4, here 16; max_num_batched_tokens 64, here 256; prefill_chunk_size 32, "
+        "here 128; deterministic False, here True"
+    )
+    assert warned(caplog, planned(requests=3, **AT), {}) == []
+
+
+def test_what_one_of_several_has_in_common_with_a_log_is_no_difference(log, caplog):
+    plan = planned(from_log=log)
+    assert warned(caplog, plan, SMALL, SMALL | {"policy": "atomic", "max_num_seqs": 8}) == []
+    budgets = [SMALL | {"max_num_batched_tokens": budget} for budget in (128, 256)]
+    (told,) = warned(caplog, plan, *budgets)
+    assert told.endswith("the log's engine had max_num_batched_tokens 64, here 128, 256")
+
+
+def test_a_pool_is_a_difference_where_it_was_asked_for(log, caplog):
+    plan = planned(from_log=log)
+    assert warned(caplog, plan, SMALL | {"num_blocks": 999}) == []
+    (told,) = warned(caplog, plan, SMALL | {"num_blocks": 999}, num_blocks=999)
+    assert told.endswith(", here 999")
+
+
+def test_a_policy_that_a_log_cannot_name_is_told_by_its_name(tmp_path, caplog):
+    path = tmp_path / "run.jsonl"
+    write_launch_log(path, simulated_events(policy=wavefront_policy(2), prefill_chunk_size=8), {})
+    (told,) = warned(caplog, planned(from_log=path), SMALL)
+    assert "had policy wavefront, here mixed; prefill_chunk_size 8, here 32" in told

@@ -1,0 +1,25 @@
+"""How much of a run rests on launches that a cost table was fitted to, and how much lies beside."""
+
+from looped.sched import CostModel
+from looped.timeline import Timeline
+
+from .samples import kind_of
+
+UNNAMED = "unnamed_launches"
+"""Name of the share in results, in percent."""
+MOST_UNNAMED = 5.0
+"""Percent of a run's launches that may be of no bucket of the table's before a result says so."""
+
+
+def unnamed_share(timeline: Timeline, costs: CostModel) -> float | None:
+    """Launches whose kind and bucket the cost table does not name, in percent of all.
+
+    None for a table that names none: an estimate, or a formula alone.
+    """
+    if costs.is_estimate or not costs.overheads:
+        return None
+    records = [launch.record for launch in timeline.launches]
+    num_unnamed = sum(
+        record.bucket not in costs.overheads.get(kind_of(record), {}) for record in records
+    )
+    return 100 * num_unnamed / max(len(records), 1)
