@@ -168,7 +168,7 @@ def test_policies_see_real_seconds_where_nobody_listens(tiny_folder):
     ("options", "message"),
     [
         ({"policy_options": (("a", "1"),)}, "policy mixed takes no options, got a=1"),
-        ({"policy": "slack"}, "policy slack needs the option target"),
+        ({"policy": "slack"}, "policy slack needs target=VALUE, costs=VALUE"),
         ({"max_decode_rows": 9}, r"9 is not in 1\.\.8"),
         ({"policy": NEWEST, "mixed_prefill_decode": True}, "but policy newest was given"),
         ({"policy": NEWEST, "prompt_shortcut": True}, "with policy newest, which ignores it"),
