@@ -97,8 +97,8 @@ def _check_alone(options: WorkloadOptions) -> None:
         _refuse(options, "--exit-trace, which brings depths", MADE_DEPTHS)
     if options.exit_gates is not None:
         _refuse(options, "--exit-gates, which bring depths", MADE_DEPTHS)
-    else:
-        _refuse(options, "no --exit-gates, which they are about", GATES)
+    elif given := [name for name in GATES if getattr(options, name) is not None]:
+        raise UsageError(f"{_flag(given[0])} needs --exit-gates")
     if options.exits == "full":
         _refuse(options, "--exits full, which draws no depths", MADE_DEPTHS[1:])
 
@@ -106,9 +106,11 @@ def _check_alone(options: WorkloadOptions) -> None:
 def _refuse(options: WorkloadOptions, beside: str, names: Sequence[str]) -> None:
     for name in names:
         if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} means nothing with {beside}; leave it out"
-            )
+            raise UsageError(f"{_flag(name)} means nothing with {beside}; leave it out")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _requests(options: WorkloadOptions, num_planes: int) -> list[WorkloadRequest]:

@@ -158,6 +158,13 @@ def test_pictures_are_drawn_where_none_are(table, tmp_path):
     assert "exists; choose another place" in done.stderr
 
 
+def test_a_place_of_a_log_that_will_not_do_leaves_no_folder_of_pictures(table, tmp_path):
+    places = ("--plots", tmp_path / "p", "--launch-log", tmp_path / "none" / "run.jsonl")
+    done = run(table, *SIZES, "--rate", 20, *places, check=False)
+    assert (done.returncode, "is not a folder" in done.stderr) == (2, True)
+    assert not (tmp_path / "p").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -166,6 +173,13 @@ def test_pictures_are_drawn_where_none_are(table, tmp_path):
         (("--rate", 1, "--prompt-tokens", "9:1"), "a range of lengths"),
         (("--rate", 1, "--policy", "nothing"), "nothing"),
         (("--rate", 1, "--policy", "mixed:depth"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "wavefront:"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "wavefront:window=2,"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "slack"), "--policy slack:target=VALUE,costs=VALUE"),
+        (
+            ("--rate", 1, "--policy", "mixed", "--policy", "separate"),
+            "got 2: mixed, separate; `looped simulate compare` takes several",
+        ),
         (("--rate", 1, "--policy", "slack:target=1,5"), "no value with a comma in it"),
         (("--rate", 1, "--launch-log-waits"), "add --launch-log FILE"),
         (("--rate", 1, "--burstiness", "1e200"), "burstiness must be above 0"),

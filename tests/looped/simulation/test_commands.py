@@ -274,8 +274,22 @@ def test_a_cut_log_says_what_was_not_compared(table, tmp_path):
     assert "more depend on what a cut log does not say" in told
 
 
-def test_a_replay_says_how_far_it_came(log):
-    assert "launches the same" in looped("simulate", "replay", log).stdout
+def test_a_replay_says_how_far_it_came_and_under_which_policy(log):
+    told = looped("simulate", "replay", log).stdout
+    assert "engine 0 (mixed): " in told
+    assert "launches the same" in told
+    under = ("--policy", "atomic")
+    told = looped("simulate", "replay", log, *under, check=False).stdout
+    assert "engine 0 (mixed, replayed under atomic): " in told
+    values = looped("simulate", "replay", log, *under, "--json", check=False).stdout
+    (engine,) = json.loads(values)["engines"]
+    assert (engine["policy"], engine["replayed_under"]) == ("mixed", "atomic")
+
+
+def test_a_replay_is_of_one_policy(log):
+    done = looped("simulate", "replay", log, *TWO, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "got 2: mixed, separate; replay the log once for each" in done.stderr
 
 
 def test_a_replay_that_differs_exits_with_one(tmp_path):
