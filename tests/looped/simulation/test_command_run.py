@@ -6,12 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_line import looped
+from plug_ins import install_plug_in
 from simulations import COSTS, simulated_events
 
 from looped.gate_record import GateRecord, write_gate_record
 from looped.launch_log import read_launch_log, write_launch_log
+from looped.sched.policies import registry
 from looped.timeline import Timeline
 
+BAD_POLICIES = """
+    from dataclasses import replace
+
+    from looped.sched import Selection, policy_named
+
+    def take(view, stage):
+        return Selection(view.prompt_items[:0])
+
+    def fails(view, stage):
+        raise RuntimeError("a bug of its own")
+
+    IDLE = replace(policy_named("mixed"), name="idle", take=take)
+    BROKEN = replace(policy_named("mixed"), name="broken", take=fails)
+"""
 SIZES = ("--requests", 8, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
 
 
@@ -193,6 +209,28 @@ def test_a_mistake_is_one_line(table, arguments, complaint):
     assert done.returncode == 2
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def bad_policies(monkeypatch, tmp_path):
+    install_plug_in(monkeypatch, tmp_path, "bad", BAD_POLICIES, idle="IDLE", broken="BROKEN")
+    yield
+    monkeypatch.undo()
+    registry.installed.cache_clear()
+
+
+@pytest.mark.usefixtures("bad_policies")
+def test_a_policy_that_breaks_the_protocol_is_one_line_and_one_that_fails_is_not(table):
+    for command in ("run", "compare"):
+        alone = ("--policy", "mixed") if command == "compare" else ()
+        load = ("--costs", table, *SIZES, "--rate", 9, *alone)
+        done = looped("simulate", command, *load, "--policy", "idle", check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        told = done.stderr.splitlines()[-1]
+        assert told.startswith("looped: error: expected from policy idle: a launch")
+        assert "Traceback" not in done.stderr
+        with pytest.raises(RuntimeError, match="a bug of its own"):
+            looped("simulate", command, *load, "--policy", "broken")
 
 
 def test_a_log_without_requests_is_a_mistake(table, tmp_path):
