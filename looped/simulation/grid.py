@@ -15,6 +15,7 @@ from looped.timeline import Timeline
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
 from .summary import UNITS, Summary
+from .workload import check_rate
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Grid:
 
     def config_check(self, point: Point) -> None:
         """UsageError for a point that could not run, before any runs."""
+        check_rate(point.rate)
         workload = self._plan(point).workload(self.seeds[0], rate=point.rate)
         scheduler_config(workload, point.scheduler_options)
 

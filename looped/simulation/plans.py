@@ -14,7 +14,7 @@ from .gate_depths import depths_of_request
 from .log_workload import workload_of_log
 from .options import WorkloadOptions
 from .runs import WorkloadPlan
-from .workload import Lengths, WorkloadRequest
+from .workload import Lengths, WorkloadRequest, check_rate
 from .workload_file import read_workload
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
         LoopedError: a file that cannot be read, or options that contradict each other.
     """
     _check_alone(options)
+    check_rate(options.rate)
     modes = (ExitMode.TRACE, ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD)
     if options.exit_mode is not None and options.exit_mode not in modes:
         raise UsageError(f"exit mode must be one of {', '.join(modes)}; got {options.exit_mode!r}")
