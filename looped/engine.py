@@ -260,7 +260,9 @@ class LLMEngine:
             if batch is None:
                 return StepOutput()
             return self._run(batch)
-        except BaseException as error:  # an interrupt, or a fault of ours
+        except BaseException as error:  # an interrupt, or a fault of ours or of the policy
+            if isinstance(error, Exception):  # its traceback is for whoever catches it
+                logger.error("a step failed with %s; starting over", type(error).__name__)
             self._reset(error)
             raise
 
@@ -310,6 +312,7 @@ class LLMEngine:
                 self.runner.wait()
             result = self.runner.collect(launched)
         except Exception as error:  # the state was donated and is gone
+            logger.error("a launch failed on the device; starting over", exc_info=error)
             return self._reset(error)
         self._observer.mark(Moment.COLLECTED)
         self._observer.collected(batch, result)
@@ -348,7 +351,6 @@ class LLMEngine:
 
     def _reset(self, error: BaseException) -> StepOutput:
         if isinstance(error, Exception):
-            logger.error("a launch failed on the device; starting over", exc_info=error)
             self._stats.num_failed_launches += 1
         self._observer.failed(repr(error), self.scheduler, is_reset=True)
         finished = self.scheduler.reset(f"the device state was lost: {error!r}")

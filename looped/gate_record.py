@@ -91,8 +91,13 @@ def read_gate_record(path: Path) -> GateRecord:
             record = GateRecord(arrays["probabilities"], arrays["offsets"], meta)
     except FileNotFoundError:
         raise LoopedError(f"{path} cannot be read: there is no such file") from None
-    except (OSError, EOFError, BadZipFile, KeyError, ValueError) as error:
-        raise LoopedError(f"{path} is not a gate record: {error}") from None
+    except OSError as error:
+        raise LoopedError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, BadZipFile, KeyError, ValueError, TypeError):
+        # TypeError: a single array, .npy, is no context. NumPy's own advice would mislead.
+        raise LoopedError(
+            f"{path} is not a gate record: expected an .npz that --record-gates wrote"
+        ) from None
     if meta.get("schema") != SCHEMA_VERSION:
         raise LoopedError(
             f"{path}: schema is {meta.get('schema')!r}, this version of looped reads "

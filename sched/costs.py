@@ -81,8 +81,8 @@ class CostModel:
     )
 
     def __post_init__(self) -> None:
-        if self.num_planes < 1:
-            raise ConfigError(f"num_planes must be at least 1, got {self.num_planes}")
+        if type(self.num_planes) is not int or self.num_planes < 1:
+            raise ConfigError(f"num_planes must be at least 1, got {self.num_planes!r}")
         numbers = {name: getattr(self, name) for name in SECONDS}
         for kind, buckets in self.overheads.items():
             numbers |= {f"overhead of {kind.name} {b}": value for b, value in buckets.items()}
@@ -136,10 +136,9 @@ class CostModel:
         host = {name for name in known if name.startswith("host_")}
         needed = known - {"overheads", "is_estimate", *host}
         if (unknown := given.keys() - known) or needed - given.keys():
-            raise ConfigError(
-                f"cost table: unknown names {sorted(unknown)}, missing ones "
-                f"{sorted(needed - given.keys())}"
-            )
+            found = {"unknown": unknown, "missing": needed - given.keys()}
+            told = [f"{what} names {sorted(names)}" for what, names in found.items() if names]
+            raise ConfigError(f"cost table: {' and '.join(told)}")
         try:
             given["overheads"] = {
                 LaunchKind[kind.upper()]: {int(bucket): value for bucket, value in buckets.items()}
@@ -194,7 +193,10 @@ def read_cost_table(name_or_path: str | Path) -> CostModel:
         raise ConfigError(f"cost table {path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"cost table {path}: expected a JSON object, got {values!r}")
-    return CostModel.from_json(values)
+    try:
+        return CostModel.from_json(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _interpolate(points: Mapping[int, float], place: int) -> float:

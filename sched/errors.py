@@ -1,6 +1,7 @@
 """The three ways in which scheduling can go wrong, told apart by whose mistake it is.
 
-`looped` turns the first two into one-line messages for its user; the third is a bug report.
+`looped` turns the first two into one-line messages for its user; so does its command line with the
+third, which from Python is a bug report with its traceback.
 """
 
 

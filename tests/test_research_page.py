@@ -12,7 +12,7 @@ from plug_ins import install_plug_in
 from whole_run import run_many
 
 from looped.evaluation.demo import ENGINE
-from looped.sched import policy_named
+from looped.sched import ConfigError, policy_named
 from looped.sched.policies import GROUP, registry
 
 PAGE = (Path(__file__).parents[1] / "docs" / "research.md").read_text()
@@ -59,6 +59,15 @@ def test_the_python_of_the_page_runs_and_prints_what_it_shows(installed, capsys)
         exec(sample, {})
         printed.append(capsys.readouterr().out)
     assert [text for text in printed if text] == shown
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_factory_of_the_page_takes_text_and_checks_it():
+    names = {}
+    exec(next(sample for sample in SAMPLES if "def sized" in sample), names)
+    assert names["sized"]("8").item_size(None, None) == 8
+    with pytest.raises(ConfigError, match="above 0, got '0'"):
+        names["sized"]("0")
 
 
 @pytest.mark.long

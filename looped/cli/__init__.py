@@ -14,6 +14,7 @@ import typer
 
 from looped.errors import LoopedError
 from looped.logs import configure_logging
+from looped.sched import InterfaceError
 
 from .aot import aot
 from .bench import bench
@@ -74,12 +75,18 @@ def configure(
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on stderr, without a traceback."""
+    """Entry point: a user's mistake is one line on stderr, without a traceback.
+
+    So is a policy's answer that breaks the protocol; what a policy raises keeps its traceback.
+    """
     try:
         app()
     except LoopedError as error:
         print(f"looped: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except InterfaceError as error:  # a policy's answer, most often; it names the policy
+        print(f"looped: error: {error}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:
         # The reader went away (`looped generate … | head`). Python flushes stdout at exit and
         # would complain once more.

@@ -45,7 +45,10 @@ def run(
     requests_of: WorkloadOptions,
     scheduler: SchedulerOptions,
     costs: CostTable,
-    policy: Annotated[str, typer.Option(help=f"Who runs next: {POLICY_FORM}.")] = "mixed",
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help=f"Who runs next: {POLICY_FORM}; one.  [mixed]"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of lengths, arrivals and depths.")] = 0,
     deterministic: Deterministic = False,
     launch_log: Annotated[
@@ -63,10 +66,11 @@ def run(
     The answer has time to first token, gaps between tokens, rates and launches by kind.
     """
     from looped.bench.machine import describe_code
+    from looped.launch_log import check_launch_log_file
     from looped.progress import progress_bars
     from looped.simulation.configs import config_json
     from looped.simulation.coverage import UNNAMED, unnamed_share
-    from looped.simulation.options import parse_policy
+    from looped.simulation.options import one_policy, parse_policy
     from looped.simulation.plans import plan_of, warn_of_log
     from looped.simulation.report import costs_json, run_page
     from looped.simulation.runs import cost_table, log_writer, scheduler_config
@@ -78,11 +82,13 @@ def run(
             "--launch-log-waits is about a launch log or its pictures; add --launch-log FILE or "
             "--plots DIR"
         )
+    policy = one_policy(policies or ["mixed"], "`looped simulate compare` takes several")
     table = cost_table(costs)
     plan = plan_of(requests_of, table.num_planes)
     workload = plan.workload(seed)
     config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
     warn_of_log(plan, scheduler, [config], is_deterministic=deterministic)
+    check_launch_log_file(launch_log)  # a folder of pictures is made below
     if plots is not None:
         from looped.plots.draw import log_pictures
 

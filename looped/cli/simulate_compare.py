@@ -1,6 +1,6 @@
 """`looped simulate compare`: several policies on the same requests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +53,7 @@ def compare(
     check_format(table_format)
     if out is None and table_format != "csv":
         raise UsageError("--format is about the table in a folder of results; add --out DIR")
-    if len(set(policy)) < len(policy):
-        raise UsageError(f"expected policies that differ, got {', '.join(policy)}")
+    check_differ("--policy", policy)
     table = cost_table(costs)
     plan = plan_of(requests_of, table.num_planes)
     grid = Grid(plan, table, seeds_of(plan, seeds), is_deterministic=deterministic)
@@ -112,3 +111,10 @@ def compare(
     with Keeper(write) as keeper:
         run_grid(grid, points, num_processes=processes, on_run=add)
     print_result(values, page, as_json=as_json)
+
+
+def check_differ(flag: str, values: Sequence[object]) -> None:
+    """UsageError for an option that came twice with one value, which would run everything twice."""
+    if len(set(values)) < len(values):
+        given = ", ".join(str(value) for value in values)
+        raise UsageError(f"expected values of {flag} that differ, got {given}")

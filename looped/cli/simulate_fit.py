@@ -62,11 +62,12 @@ def fit(
 
 def replay_log(
     log: LogFile,
-    policy: Annotated[
-        str | None,
+    policies: Annotated[
+        list[str] | None,
         typer.Option(
+            "--policy",
             help=f"Instead of the log's policy: {POLICY_FORM}. Needed where its engine got the "
-            "policy as an object, of which a log has the name alone.  [the log's]"
+            "policy as an object, of which a log has the name alone.  [the log's]",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -77,9 +78,10 @@ def replay_log(
     """
     from looped.launch_log import read_launch_log
     from looped.sched import ConfigError, policy_named
-    from looped.simulation.options import parse_policy
+    from looped.simulation.options import one_policy, parse_policy
     from looped.simulation.replay import replay
 
+    policy = one_policy(policies, "replay the log once for each") if policies else None
     chosen = None
     if policy is not None:
         named = parse_policy(policy)
@@ -94,6 +96,7 @@ def replay_log(
         "engines": [
             {
                 "policy": result.engine.policy,
+                "replayed_under": policy or result.engine.policy,
                 "num_launches": result.num_launches,
                 "difference": result.difference,
                 "num_unknown": result.num_unknown,
@@ -104,7 +107,8 @@ def replay_log(
     }
     lines = []
     for result in results:
-        told = f"engine {result.engine.engine_index} ({result.engine.policy}): "
+        under = "" if policy is None else f", replayed under {policy}"
+        told = f"engine {result.engine.engine_index} ({result.engine.policy}{under}): "
         told += f"{result.num_launches} launches the same"
         if result.fault is not None:
             told += f", then a fault: {result.fault.message}"

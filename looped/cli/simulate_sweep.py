@@ -1,6 +1,6 @@
 """`looped simulate sweep`: a grid of policies, loads and sizes, and capacities."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from looped.simulation.options import SchedulerOptions, WorkloadOptions
 from .options import with_config_options
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
 from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, TableFormat
+from .simulate_compare import check_differ
 
 
 @with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
@@ -50,10 +51,13 @@ def sweep(
             "several to keep together.",
         ),
     ] = None,
-    start_rate: Annotated[float, typer.Option(help="First rate of such a search.")] = 1.0,
+    start_rate: Annotated[
+        float | None, typer.Option(help="First rate of such a search.  [1]")
+    ] = None,
     precision: Annotated[
-        float, typer.Option(help="Ratio of rates, above 1, at which a search ends.")
-    ] = 1.05,
+        float | None,
+        typer.Option(help="Ratio of rates, above 1, at which a search ends.  [1.05]"),
+    ] = None,
     table_format: TableFormat = "csv",
     deterministic: Deterministic = False,
     seeds: Seeds = 3,
@@ -82,6 +86,21 @@ def sweep(
     check_format(table_format)
     if has_plots:
         require_plots()
+    searched_with = {"--start-rate": start_rate, "--precision": precision}
+    if given := [name for name, value in searched_with.items() if value is not None and not slo]:
+        raise UsageError(f"{given[0]} is about the search of an --slo; add one, or leave it out")
+    swept: dict[str, Sequence[object] | None] = {
+        "--policy": policy,
+        "--rate": rate,
+        "--concurrency": concurrency,
+        "--prefill-chunk-size": prefill_chunk_size,
+        "--max-num-seqs": max_num_seqs,
+        "--max-num-batched-tokens": max_num_batched_tokens,
+    }
+    for name, values_of in swept.items():
+        check_differ(name, values_of or ())
+    start_rate = 1.0 if start_rate is None else start_rate
+    precision = 1.05 if precision is None else precision
     objective = Objective.parse(slo) if slo else None
     if objective is not None:
         check_search(start_rate, start_rate / 1024, precision)

@@ -36,7 +36,7 @@ class Objective:
     @classmethod
     def parse(cls, texts: Sequence[str]) -> "Objective":
         """From `NUMBER=SECONDS` each, such as `itl_p99=0.05`; UsageError for anything else."""
-        bounds = {}
+        bounds: dict[str, float] = {}
         for text in texts:
             name, _, typed = text.partition("=")
             try:
@@ -45,8 +45,11 @@ class Objective:
                 seconds = 0.0
             if name not in TIMES or not seconds > 0:
                 raise UsageError(
-                    f"an objective is NUMBER=SECONDS with one of {', '.join(TIMES)}; got {text!r}"
+                    f"an objective is NUMBER=SECONDS, above 0 seconds, with one of "
+                    f"{', '.join(TIMES)}; got {text!r}"
                 )
+            if name in bounds:
+                raise UsageError(f"expected one bound of {name}, got {', '.join(texts)}")
             bounds[name] = seconds
         return cls(bounds)
 

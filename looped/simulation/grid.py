@@ -16,6 +16,7 @@ from .coverage import UNNAMED, unnamed_share
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
 from .summary import UNITS, Summary
+from .workload import check_rate
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Grid:
 
     def config(self, point: Point) -> SchedulerConfig:
         """The scheduler's configuration; UsageError for a point that could not run."""
+        check_rate(point.rate)
         workload = self._plan(point).workload(self.seeds[0], rate=point.rate)
         return scheduler_config(workload, point.scheduler_options)
 

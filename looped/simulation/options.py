@@ -4,6 +4,7 @@ Commands are made of these when they are imported, so nothing heavy is imported 
 the files that they name.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,28 @@ def parse_policy(text: str) -> dict[str, Any]:
     Raises:
         UsageError: something else.
     """
-    name, _, typed = text.partition(":")
-    options = [tuple(word.split("=", 1)) for word in typed.split(",") if word]
+    name, colon, typed = text.partition(":")
+    options = [tuple(word.split("=", 1)) for word in typed.split(",")] if colon else []
     if not name or any(len(option) != 2 for option in options):
         raise UsageError(
             "expected a policy as NAME or NAME:KEY=VALUE,KEY=VALUE, no value with a comma in it; "
             f"got {text!r}"
         )
     return {"policy": name, "policy_options": tuple(options)}
+
+
+def one_policy(typed: Sequence[str], otherwise: str) -> str:
+    """The policy of a command that takes one.
+
+    Args:
+        typed: whatever came as `--policy`.
+        otherwise: what to do instead of giving several.
+
+    Raises:
+        UsageError: several.
+    """
+    if len(typed) > 1:
+        raise UsageError(
+            f"expected one --policy, got {len(typed)}: {', '.join(typed)}; {otherwise}"
+        )
+    return typed[0]

@@ -16,7 +16,7 @@ from .gate_depths import depths_of_request
 from .log_workload import workload_of_log
 from .options import SchedulerOptions, WorkloadOptions
 from .runs import WorkloadPlan
-from .workload import Lengths, WorkloadRequest
+from .workload import Lengths, WorkloadRequest, check_rate
 from .workload_file import read_workload
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ def plan_of(options: WorkloadOptions, num_planes: int) -> WorkloadPlan:
         LoopedError: a file that cannot be read, or options that contradict each other.
     """
     _check_alone(options)
+    check_rate(options.rate)
     modes = (ExitMode.TRACE, ExitMode.OURO, ExitMode.OURO_DELAYED, ExitMode.LOOKAHEAD)
     if options.exit_mode is not None and options.exit_mode not in modes:
         raise UsageError(f"exit mode must be one of {', '.join(modes)}; got {options.exit_mode!r}")
@@ -139,8 +140,8 @@ def _check_alone(options: WorkloadOptions) -> None:
         _refuse(options, "--exit-trace, which brings depths", MADE_DEPTHS)
     if options.exit_gates is not None:
         _refuse(options, "--exit-gates, which bring depths", MADE_DEPTHS)
-    else:
-        _refuse(options, "no --exit-gates, which they are about", GATES)
+    elif given := [name for name in GATES if getattr(options, name) is not None]:
+        raise UsageError(f"{_flag(given[0])} needs --exit-gates")
     if options.exits == "full":
         _refuse(options, "--exits full, which draws no depths", MADE_DEPTHS[1:])
 
@@ -148,9 +149,11 @@ def _check_alone(options: WorkloadOptions) -> None:
 def _refuse(options: WorkloadOptions, beside: str, names: Sequence[str]) -> None:
     for name in names:
         if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} means nothing with {beside}; leave it out"
-            )
+            raise UsageError(f"{_flag(name)} means nothing with {beside}; leave it out")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _requests(

@@ -39,6 +39,8 @@ OUTPUT_TOKENS = Lengths(64, 64)
 """Of a made-up request, if nothing says otherwise."""
 ESTIMATE = "estimate"
 """The word that stands with every result of a cost table that was never measured."""
+MOST_BLOCKS = 50_000_000
+"""The pool keeps a number for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,11 @@ def scheduler_config(workload: Workload, options: Mapping[str, Any]) -> Schedule
     max_num_seqs = given.get("max_num_seqs", SchedulerConfig.max_num_seqs)
     blocks = workload.num_planes * -(-workload.longest // max(block_size, 1)) * max_num_seqs
     sizes = {"num_blocks": max(blocks, workload.num_planes), "max_model_len": workload.longest}
+    if (num_blocks := (sizes | given)["num_blocks"]) > MOST_BLOCKS:
+        raise UsageError(
+            f"expected at most {MOST_BLOCKS:,} KV blocks, got {num_blocks:,}; try a smaller "
+            "--num-blocks, fewer --max-num-seqs, shorter requests or a larger --block-size"
+        )
     try:
         return SchedulerConfig(
             num_planes=workload.num_planes, vocab_size=workload.vocab_size, **(sizes | given)

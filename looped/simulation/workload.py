@@ -24,6 +24,14 @@ from looped.sched import (
 from .depths import DepthSource, RecordedDepths
 from .prompts import VOCAB_SIZE, prompt_of
 
+MOST_REQUESTS = 1_000_000
+MOST_REQUEST_TOKENS = 10_000_000
+"""Prompt and output of one request."""
+MOST_TOKENS = 1_000_000_000
+"""Of a whole workload: each is kept, as a number of some bytes."""
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+"""Requests per second that a user may ask for; a search may go beyond."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
@@ -85,8 +93,8 @@ def synthetic_requests(
     Raises:
         UsageError: no request, or a prompt that would have no token of its own.
     """
-    if count < 1:
-        raise UsageError(f"expected 1 or more requests, got {count}")
+    if not 1 <= count <= MOST_REQUESTS:
+        raise UsageError(f"expected 1 to {MOST_REQUESTS:,} requests, got {count:,}")
     if not 0 <= shared_prefix_tokens < prompt_tokens.shortest:
         raise UsageError(
             "shared_prefix_tokens must be 0 or more and below the shortest prompt, which has a "
@@ -102,6 +110,15 @@ def synthetic_requests(
         )
         for _ in range(count)
     ]
+
+
+def check_rate(rate: float | None) -> None:
+    """UsageError for a rate of a user that no clock is made for; None is none."""
+    if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
+        raise UsageError(
+            f"expected a rate above 0, from {LEAST_RATE:g} to {MOST_RATE:g} requests per second; "
+            f"got {rate:g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +162,17 @@ class Workload:
             raise UsageError(f"expected a rate above 0, got {self.rate}")
         if self.rate is not None and not has_times:
             arrival_times(0, self.rate, seed=self.seed, burstiness=self.burstiness)  # its checks
+        if self.longest > MOST_REQUEST_TOKENS:
+            raise UsageError(
+                f"expected at most {MOST_REQUEST_TOKENS:,} tokens of a request, prompt and output "
+                f"together; got {self.longest:,}"
+            )
+        num_tokens = sum(one.prompt_tokens + one.output_tokens for one in self.requests)
+        if num_tokens > MOST_TOKENS:
+            raise UsageError(
+                f"expected at most {MOST_TOKENS:,} tokens of all requests together, got "
+                f"{num_tokens:,}; simulate fewer requests, or shorter ones"
+            )
 
     @property
     def longest(self) -> int:

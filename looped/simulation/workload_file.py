@@ -25,6 +25,9 @@ KEYS = frozenset(
     }
 )
 
+LATEST = 1e12
+"""Arrival, in seconds; moments of a calendar are far below."""
+
 
 def read_workload(path: Path) -> list[WorkloadRequest]:
     """Reads a workload file.
@@ -60,8 +63,8 @@ def _parse(values: Any) -> WorkloadRequest:
         if type(values.get(name)) is not int or values[name] < 1:
             raise ValueError(f"{name} must be a whole number of at least 1")
     time, depths = values.get("arrival_time"), values.get("depths")
-    if time is not None and (type(time) not in (int, float) or not 0 <= time < float("inf")):
-        raise ValueError(f"arrival_time must be 0 or more seconds, got {time!r}")
+    if time is not None and (type(time) not in (int, float) or not 0 <= time <= LATEST):
+        raise ValueError(f"arrival_time must be 0 to {LATEST:g} seconds, got {time!r}")
     if depths is not None and (
         not isinstance(depths, list) or not all(type(depth) is int for depth in depths)
     ):

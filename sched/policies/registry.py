@@ -1,8 +1,9 @@
 """Policies by name: the shipped ones, then those that installed packages bring.
 
 A package brings one by an entry point of the group `looped.policies`, whose object is a `Policy` or
-a factory: a function that returns one from keyword options, which it gets as the strings that a
-user typed, and checks. In the package's pyproject.toml:
+a factory: a function that returns one from keyword options. It gets them as the strings that a user
+typed, whatever their annotations say: it converts and checks them, and raises ConfigError for what
+will not do. In the package's pyproject.toml:
 
     [project.entry-points."looped.policies"]
     newest-first = "my_package.newest:NEWEST_FIRST"
@@ -154,8 +155,15 @@ def _made(name: str, factory: PolicyFactory, options: PolicyOptions) -> Policy:
     _check_options(name, factory, given)
     try:
         policy = factory(**given)
-    except ValueError as error:  # a number that is none, or a factory's own ConfigError
+    except ConfigError as error:
         raise ConfigError(f"policy {name}: {error}") from None
+    except ValueError as error:  # a number that is none
+        raise ConfigError(f"policy {name}: {error}{_told(options)}") from error
+    except TypeError as error:  # text where a number was expected
+        raise ConfigError(
+            f"policy {name}: its factory failed with TypeError: {error}{_told(options)}; a factory "
+            "gets the text that was typed, and converts it"
+        ) from error
     if not isinstance(policy, Policy):
         raise ConfigError(f"policy {name}: expected a Policy from its factory, got {policy!r}")
     return policy
@@ -169,16 +177,25 @@ def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> N
     for key in given:
         if not takes_any and key not in [one.name for one in named]:
             raise ConfigError(f"policy {name}: options are {known or 'none'}, got {key!r}")
-    for one in named:
-        if one.default is inspect.Parameter.empty and one.name not in given:
-            raise ConfigError(
-                f"policy {name} needs the option {one.name} (of {known}); "
-                f"add --policy-option {one.name}=VALUE"
-            )
+    missing = [
+        f"{one.name}=VALUE"
+        for one in named
+        if one.default is inspect.Parameter.empty and one.name not in given
+    ]
+    if missing:
+        added = " ".join(f"--policy-option {word}" for word in missing)
+        raise ConfigError(
+            f"policy {name} needs {', '.join(missing)} (its options are {known}); add {added}, in "
+            f"`looped simulate` --policy {name}:{','.join(missing)}"
+        )
 
 
 def _typed(options: PolicyOptions) -> str:
     return ", ".join(f"{key}={value}" for key, value in options)
+
+
+def _told(options: PolicyOptions) -> str:
+    return f" (options {_typed(options)})" if options else ""
 
 
 def _packages(points: Iterable[EntryPoint]) -> str:

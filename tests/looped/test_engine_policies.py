@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from command_line import looped
 from engines import SMALL, complete, loaded_model, make_engine, make_llm, run_params
 from known_policies import NEWEST, known_policies
 from plug_ins import install_plug_in
@@ -126,6 +127,31 @@ def test_an_engine_runs_a_policy_that_a_package_brings(tiny_folder, tmp_path, mo
         registry.installed.cache_clear()
 
 
+def test_generate_says_in_a_line_that_a_policy_breaks_the_protocol(
+    tiny_folder, tmp_path, monkeypatch
+):
+    code = """
+        from dataclasses import replace
+        from looped.sched import Selection, policy_named
+
+        def take(view, stage):
+            return Selection(())
+
+        IDLE = replace(policy_named("mixed"), name="idle", take=take)
+    """
+    install_plug_in(monkeypatch, tmp_path, "idle_package", code, idle="IDLE")
+    try:
+        done = looped("generate", "hello", "--model", tiny_folder, "--policy", "idle", check=False)
+    finally:
+        monkeypatch.undo()
+        registry.installed.cache_clear()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "looped: error: expected from policy idle: a launch"
+    )
+
+
 def watching(seen):
     """Mixed, which notes the times that it sees."""
 
@@ -168,7 +194,7 @@ def test_policies_see_real_seconds_where_nobody_listens(tiny_folder):
     ("options", "message"),
     [
         ({"policy_options": (("a", "1"),)}, "policy mixed takes no options, got a=1"),
-        ({"policy": "slack"}, "policy slack needs the option target"),
+        ({"policy": "slack"}, "policy slack needs target=VALUE, costs=VALUE"),
         ({"max_decode_rows": 9}, r"9 is not in 1\.\.8"),
         ({"policy": NEWEST, "mixed_prefill_decode": True}, "but policy newest was given"),
         ({"policy": NEWEST, "prompt_shortcut": True}, "with policy newest, which ignores it"),

@@ -213,11 +213,18 @@ def test_without_a_path_or_a_request_there_is_no_file(tmp_path, caplog):
     assert "no request came" in caplog.text
 
 
+def single_array(path):
+    with path.open("wb") as file:
+        np.save(file, [0])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda path: path.unlink(), "no such file"),
-        (lambda path: path.write_bytes(b"no zip"), "is not a gate record"),
+        (lambda path: path.write_bytes(b"no zip"), "expected an .npz that --record-gates wrote"),
+        (lambda path: path.write_bytes(b""), "is not a gate record"),
+        (single_array, "is not a gate record"),
         (lambda path: path.write_bytes(path.read_bytes()[:99]), "is not a gate record"),
         (lambda path: np.savez(path, offsets=[0]), "is not a gate record"),
     ],

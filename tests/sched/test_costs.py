@@ -1,6 +1,7 @@
 """Cost models: the formula, what stands in for what was not measured, and the JSON form."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_json_brings_back_the_same_model(tmp_path: Path) -> None:
         ({"row_seconds": float("nan")}, "row_seconds must be 0 or more"),
         ({"row_seconds": "1"}, "row_seconds must be 0 or more"),
         ({"num_planes": 0}, "num_planes must be at least 1"),
-        ({"rows": 1}, r"unknown names \['rows'\]"),
+        ({"num_planes": "4"}, "num_planes must be at least 1, got '4'"),
+        ({"rows": 1}, r"unknown names \['rows'\]$"),
         ({"overheads": {"embed": {"2": 1.0}}}, "overheads must be"),
         ({"overheads": {"coda": {"two": 1.0}}}, "overheads must be"),
         ({"overheads": {"coda": {"2": -1.0}}}, "overhead of CODA 2 must be 0 or more"),
@@ -105,8 +107,19 @@ def test_a_damaged_table_is_refused(change: dict[str, object], complaint: str) -
 def test_a_missing_number_is_named() -> None:
     values = MODEL.to_json()
     del values["head_floor"]
-    with pytest.raises(ConfigError, match=r"missing ones \['head_floor'\]"):
+    with pytest.raises(ConfigError, match=r"cost table: missing names \['head_floor'\]"):
         CostModel.from_json(values)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    for change, complaint in (
+        ({"rows": 1}, r"cost table: unknown names \['rows'\]$"),
+        ({"row_seconds": -1.0}, f"cost table {MODEL.name}: row_seconds must be"),
+    ):
+        path.write_text(json.dumps(MODEL.to_json() | change))
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: {complaint}"):
+            read_cost_table(path)
 
 
 def test_a_table_that_is_nowhere_is_refused_with_the_names_of_those_that_are(

@@ -45,6 +45,12 @@ NEWEST = """
             raise ValueError(f"tokens must be a number, got {tokens!r}")
         return replace(NEWEST, name="sized", item_size=lambda view, request: int(tokens))
 
+    def shared(share: float = 1.0, least="0"):
+        int(least)
+        if not 0 < share <= 1:
+            raise ValueError("no share")
+        return replace(NEWEST, name="shared")
+
     def any_options(**options):
         return replace(NEWEST, name="any-options")
 
@@ -119,8 +125,8 @@ BAD: dict[str, tuple[Callable[[], Policy], str]] = {
     ),
     "an option that is missing": (
         lambda: policy_named("sized"),
-        r"policy sized needs the option tokens \(of tokens, unused\); "
-        "add --policy-option tokens=VALUE",
+        r"policy sized needs tokens=VALUE \(its options are tokens, unused\); add --policy-option "
+        "tokens=VALUE, in `looped simulate` --policy sized:tokens=VALUE$",
     ),
     "an option twice": (
         lambda: policy_named("sized", (("tokens", "9"), ("tokens", "8"))),
@@ -136,7 +142,21 @@ BAD: dict[str, tuple[Callable[[], Policy], str]] = {
     ),
     "a slack without target": (
         lambda: policy_named("slack", (("costs", "demo"),)),
-        r"policy slack needs the option target \(of target, costs\)",
+        r"policy slack needs target=VALUE \(its options are target, costs\)",
+    ),
+    "a slack without anything": (
+        lambda: policy_named("slack"),
+        "add --policy-option target=VALUE --policy-option costs=VALUE, in `looped simulate` "
+        "--policy slack:target=VALUE,costs=VALUE$",
+    ),
+    "a factory that takes text for a number": (
+        lambda: policy_named("shared", (("share", "0.5"),)),
+        r"policy shared: its factory failed with TypeError: .* \(options share=0\.5\); a factory "
+        "gets the text that was typed",
+    ),
+    "a number that is none": (
+        lambda: policy_named("shared", (("share", "half"), ("least", "few"))),
+        r"policy shared: invalid literal .* \(options share=half, least=few\)$",
     ),
     "a target that is no number": (
         lambda: policy_named("slack", (("target", "soon"), ("costs", "demo"))),
@@ -173,6 +193,7 @@ def test_what_cannot_be_had_is_one_clear_error(case: str, install: InstallPlugIn
         "newest_first": "NEWEST",
         "sized": "sized",
         "any_options": "any_options",
+        "shared": "shared",
         "number": "NUMBER",
         "number_maker": "makes_a_number",
         "misnamed": "MISNAMED",

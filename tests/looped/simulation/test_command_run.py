@@ -6,12 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_line import looped
+from plug_ins import install_plug_in
 from simulations import COSTS, simulated_events
 
 from looped.gate_record import GateRecord, write_gate_record
 from looped.launch_log import read_launch_log, write_launch_log
+from looped.sched.policies import registry
 from looped.timeline import Timeline
 
+BAD_POLICIES = """
+    from dataclasses import replace
+
+    from looped.sched import Selection, policy_named
+
+    def take(view, stage):
+        return Selection(view.prompt_items[:0])
+
+    def fails(view, stage):
+        raise RuntimeError("a bug of its own")
+
+    IDLE = replace(policy_named("mixed"), name="idle", take=take)
+    BROKEN = replace(policy_named("mixed"), name="broken", take=fails)
+"""
 SIZES = ("--requests", 8, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
 
 
@@ -158,14 +174,36 @@ def test_pictures_are_drawn_where_none_are(table, tmp_path):
     assert "exists; choose another place" in done.stderr
 
 
+def test_a_place_of_a_log_that_will_not_do_leaves_no_folder_of_pictures(table, tmp_path):
+    places = ("--plots", tmp_path / "p", "--launch-log", tmp_path / "none" / "run.jsonl")
+    done = run(table, *SIZES, "--rate", 20, *places, check=False)
+    assert (done.returncode, "is not a folder" in done.stderr) == (2, True)
+    assert not (tmp_path / "p").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ((), "expected a rate, or a concurrency"),
         (("--rate", 1, "--exits", "never"), "exits must be full, easy"),
         (("--rate", 1, "--prompt-tokens", "9:1"), "a range of lengths"),
+        (("--rate", 1, "--prompt-tokens", 10**13), "at most 10,000,000 tokens of a request"),
+        (("--rate", 1, "--prompt-tokens", 10**7 - 64), "at most 1,000,000,000 tokens of all"),
+        (("--rate", 1, "--requests", 10**13), "expected 1 to 1,000,000 requests"),
+        (("--rate", 1e-300), "expected a rate above 0, from 1e-06 to 1e+09 requests per second"),
+        (("--rate", "inf"), "expected a rate above 0"),
+        (("--rate", "nan"), "expected a rate above 0"),
+        (("--rate", 1, "--num-blocks", 10**13), "at most 50,000,000 KV blocks"),
+        (("--rate", 1, "--max-num-seqs", 10**9), "fewer --max-num-seqs"),
         (("--rate", 1, "--policy", "nothing"), "nothing"),
         (("--rate", 1, "--policy", "mixed:depth"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "wavefront:"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "wavefront:window=2,"), "NAME:KEY=VALUE"),
+        (("--rate", 1, "--policy", "slack"), "--policy slack:target=VALUE,costs=VALUE"),
+        (
+            ("--rate", 1, "--policy", "mixed", "--policy", "separate"),
+            "got 2: mixed, separate; `looped simulate compare` takes several",
+        ),
         (("--rate", 1, "--policy", "slack:target=1,5"), "no value with a comma in it"),
         (("--rate", 1, "--launch-log-waits"), "add --launch-log FILE"),
         (("--rate", 1, "--burstiness", "1e200"), "burstiness must be above 0"),
@@ -179,6 +217,28 @@ def test_a_mistake_is_one_line(table, arguments, complaint):
     assert done.returncode == 2
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def bad_policies(monkeypatch, tmp_path):
+    install_plug_in(monkeypatch, tmp_path, "bad", BAD_POLICIES, idle="IDLE", broken="BROKEN")
+    yield
+    monkeypatch.undo()
+    registry.installed.cache_clear()
+
+
+@pytest.mark.usefixtures("bad_policies")
+def test_a_policy_that_breaks_the_protocol_is_one_line_and_one_that_fails_is_not(table):
+    for command in ("run", "compare"):
+        alone = ("--policy", "mixed") if command == "compare" else ()
+        load = ("--costs", table, *SIZES, "--rate", 9, *alone)
+        done = looped("simulate", command, *load, "--policy", "idle", check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        told = done.stderr.splitlines()[-1]
+        assert told.startswith("looped: error: expected from policy idle: a launch")
+        assert "Traceback" not in done.stderr
+        with pytest.raises(RuntimeError, match="a bug of its own"):
+            looped("simulate", command, *load, "--policy", "broken")
 
 
 def test_a_log_without_requests_is_a_mistake(table, tmp_path):

@@ -245,7 +245,16 @@ def test_several_seeds_are_means_of_their_percentiles(table):
         ((), "expected loads to sweep"),
         (("--rate", 1, "--concurrency", 1), "two kinds of load"),
         (("--slo", "ttft_p95=1", "--concurrency", 1), "leave out --concurrency"),
+        (("--rate", 1, "--rate", 1e-300), "from 1e-06 to 1e+09 requests per second"),
+        (("--slo", "ttft_p95=1", "--requests", 16, "--start-rate", 1e300), "expected a rate above"),
         (("--slo", "ttft=1"), "an objective is"),
+        (("--slo", "itl_p99=-1"), "above 0 seconds"),
+        (("--slo", "ttft_p95=1", "--slo", "ttft_p95=2"), "one bound of ttft_p95"),
+        (("--rate", 1, "--start-rate", 2), "--start-rate is about the search of an --slo"),
+        (("--rate", 1, "--precision", 1.1), "--precision is about the search of an --slo"),
+        (("--rate", 1, "--policy", "mixed"), "expected values of --policy that differ"),
+        (("--rate", 1, "--rate", 2, "--rate", "1.0"), "values of --rate that differ, got 1.0, 2"),
+        (("--rate", 1, "--max-num-seqs", 4, "--max-num-seqs", 4), "of --max-num-seqs that differ"),
         (("--slo", "ttft_p95=1", "--precision", 1.0), "a precision"),
         (("--rate", 1, "--format", "xlsx"), "csv, parquet"),
         (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
@@ -362,8 +371,22 @@ def test_a_cut_log_says_what_was_not_compared(table, tmp_path):
     assert "more depend on what a cut log does not say" in told
 
 
-def test_a_replay_says_how_far_it_came(log):
-    assert "launches the same" in looped("simulate", "replay", log).stdout
+def test_a_replay_says_how_far_it_came_and_under_which_policy(log):
+    told = looped("simulate", "replay", log).stdout
+    assert "engine 0 (mixed): " in told
+    assert "launches the same" in told
+    under = ("--policy", "atomic")
+    told = looped("simulate", "replay", log, *under, check=False).stdout
+    assert "engine 0 (mixed, replayed under atomic): " in told
+    values = looped("simulate", "replay", log, *under, "--json", check=False).stdout
+    (engine,) = json.loads(values)["engines"]
+    assert (engine["policy"], engine["replayed_under"]) == ("mixed", "atomic")
+
+
+def test_a_replay_is_of_one_policy(log):
+    done = looped("simulate", "replay", log, *TWO, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "got 2: mixed, separate; replay the log once for each" in done.stderr
 
 
 def test_a_replay_that_differs_exits_with_one(tmp_path):

@@ -109,8 +109,8 @@ def test_an_empty_list_of_depths_is_all_loops(tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"exit_threshold": 0.4}, "--exit-threshold means nothing with no --exit-gates"),
-        ({"min_loops": 1}, "--min-loops means nothing with no --exit-gates"),
+        ({"exit_threshold": 0.4}, "^--exit-threshold needs --exit-gates$"),
+        ({"min_loops": 1}, "^--min-loops needs --exit-gates$"),
         ({"workload": "load", "requests": 9}, "--requests means nothing with --workload"),
         ({"workload": "load", "prompt_tokens": "9"}, "--prompt-tokens means nothing"),
         ({"workload": "load", "shared_prefix_tokens": 2}, "--shared-prefix-tokens means nothing"),

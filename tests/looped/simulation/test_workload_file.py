@@ -56,6 +56,7 @@ def test_prompts_of_a_file_begin_with_as_much_of_one_text_as_it_says(tmp_path):
         ('{"prompt_tokens": 3}', "output_tokens must be a whole number"),
         ('{"prompt_tokens": 0, "output_tokens": 1}', "prompt_tokens must be"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": -1}', "arrival_time must be"),
+        ('{"prompt_tokens": 1, "output_tokens": 1, "arrival_time": 1e300}', "0 to 1e"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "depths": [1.5]}', "depths must be"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "depth": 1}', "expected an object with"),
         ('{"prompt_tokens": 1, "output_tokens": 1, "priority": "x"}', "priority must be"),
