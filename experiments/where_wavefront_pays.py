@@ -81,15 +81,19 @@ By this estimate it takes a quarter to two thirds off the median first token of 
 same chunk, as soon as a prompt has several chunks, at every load; the longest gaps between tokens
 grow by nothing to 37 %, most where the budget leaves room for many rows. But launches of that
 length serve `mixed` better with a larger chunk: ceil(512 / 257) * 4 = 8 launches instead of 8 + 3.
-Against that one no first token is sooner beyond chance, and gaps are the same but for prompts of
-128 (-4 %, whose launches are shorter). So it pays only where a chunk has to stay small for another
-reason.
+Against that one no first token is sooner beyond chance. The longest gaps are 1 to 2 % longer beyond
+chance in three rows (prompts of 2048, prompts of 16 to 1024, 90 % load), 4 % shorter with prompts
+of 128, and not told apart in the others. So it pays only where a chunk has to stay small for
+another reason.
 
-On the demo model's table (a CPU, no weights to wait for) it is the same with smaller numbers: a
-fifth to three fifths off the median first token of `mixed` with the same chunk, for gaps up to 31 %
-longer, and nothing, or worse, against the largest chunk. The one exception is prompts of 64, whose
-first token is 15 % sooner: not for the window, as they are one chunk, but since a chunk of 64
-beside decode rows has a bucket of 80 rows, which the large chunk's ladder lacks.
+On the demo model's table, a CPU's, a fifth to three fifths go off the median first token of `mixed`
+with the same chunk where prompts have several chunks and the load is half or more. On a quiet
+machine that gain nearly disappears: 18 % within chance at 25 % load (of the 95th percentile still
+46 %), 5 % one at a time. The longest gaps are up to 31 % longer. Against the largest chunk there
+are two exceptions. Prompts of 64 have their median first token 15 % sooner: not for the window, as
+they are one chunk; our guess is the bucket of 80 rows of a chunk of 64 beside decode rows, which
+the large chunk's ladder lacks. Prompts of 128 have their longest gaps 6 % shorter, for a median
+first token 8 % later. Elsewhere it is nothing or worse.
 """
 
 import argparse
