@@ -31,7 +31,7 @@ test: $(READY)
 
 # What is left out of `test` to keep that short: whole commands, trainings, every configuration.
 test-long: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal -m "long and not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "long and not slow and not gpu"
 
 # Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
 aot: $(AOT_READY)

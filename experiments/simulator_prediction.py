@@ -319,6 +319,8 @@ def main() -> None:
         if not own:
             print(table_row(case.title, ["never played at the fit run's speed", "", "", ""]))
             continue
+        if len(own) < NUM_RUNS:
+            print(table_row(f"{case.title}: {len(own)} of {NUM_RUNS} runs", [""] * 4))
         predicted = session.predicted(own[0], fitted.costs)
         print("\n".join(case_rows(case, [one.summary for one in own], predicted)))
 

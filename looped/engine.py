@@ -255,14 +255,17 @@ class LLMEngine:
         If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
         now = self._observer.mark(Moment.SCHEDULING)
+        batch = None
         try:
             batch = self.scheduler.schedule(now)
             if batch is None:
                 return StepOutput()
             return self._run(batch)
         except BaseException as error:  # an interrupt, or a fault of ours or of the policy
-            if isinstance(error, Exception):  # its traceback is for whoever catches it
-                logger.error("a step failed with %s; starting over", type(error).__name__)
+            if isinstance(error, Exception):
+                # Where there is no batch it is a policy's most often, which the message names.
+                name, has_batch = type(error).__name__, batch is not None
+                logger.error("a step failed with %s", name, exc_info=has_batch)
             self._reset(error)
             raise
 

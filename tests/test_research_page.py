@@ -52,6 +52,7 @@ def test_the_policy_has_60_lines_at_most():
     assert len(POLICY.splitlines()) <= 60
 
 
+@pytest.mark.long
 def test_the_python_of_the_page_runs_and_prints_what_it_shows(installed, capsys):
     shown = [text for language, text in BLOCKS if language == "text"]
     printed = []

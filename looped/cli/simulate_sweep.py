@@ -81,6 +81,7 @@ def sweep(
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
     from looped.simulation.tables import check_format, write_table
+    from looped.simulation.workload import check_rate
 
     check_folders(out)
     check_format(table_format)
@@ -103,6 +104,7 @@ def sweep(
     precision = 1.05 if precision is None else precision
     objective = Objective.parse(slo) if slo else None
     if objective is not None:
+        check_rate(start_rate)
         check_search(start_rate, start_rate / 1024, precision)
     if rate and concurrency:
         raise UsageError("--rate and --concurrency are two kinds of load; sweep one")

@@ -13,9 +13,9 @@ Errors are relative: weights are 1 / measurement in a first round, and 1 / predi
 others, which favours no short ones. They count by their absolute value, not by their square, since
 device times have long tails; after each round samples whose ratio to the prediction lies far out
 are dropped as well (stalls of the machine). That meets the usual launch; all coefficients are then
-scaled so that the fitted samples add up to what was measured, for a run to last as long. Of every
-five samples one is held out; what is told of the fit is told of those. Host times are means (least
-squares).
+scaled so that the fitted samples add up to about what was measured, for a run to last as long. Of
+every five samples one is held out; what is told of the fit is told of those. Host times are means
+(least squares).
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
@@ -227,7 +227,10 @@ class _Table:
         return self._balanced(solution, is_fitted & is_kept), is_kept
 
     def _balanced(self, solution: Array, rows: Bool[np.ndarray, " n"]) -> Array:
-        """The coefficients, scaled for the samples to add up to what was measured."""
+        """The coefficients, scaled for the samples to add up to what was measured.
+
+        By the calls that the unscaled ones find, so that the sum is met to a per cent or so.
+        """
         starts = self._busy_from(solution)
         measured = (self._seconds - self._calls[starts])[rows].sum()
         predicted = (self._sums[self._ends] - self._sums[starts])[rows].sum(axis=0) @ solution

@@ -93,8 +93,7 @@ def synthetic_requests(
     Raises:
         UsageError: no request, or a prompt that would have no token of its own.
     """
-    if not 1 <= count <= MOST_REQUESTS:
-        raise UsageError(f"expected 1 to {MOST_REQUESTS:,} requests, got {count:,}")
+    _check_count(count)
     if not 0 <= shared_prefix_tokens < prompt_tokens.shortest:
         raise UsageError(
             "shared_prefix_tokens must be 0 or more and below the shortest prompt, which has a "
@@ -110,6 +109,11 @@ def synthetic_requests(
         )
         for _ in range(count)
     ]
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MOST_REQUESTS:
+        raise UsageError(f"expected 1 to {MOST_REQUESTS:,} requests, got {count:,}")
 
 
 def check_rate(rate: float | None) -> None:
@@ -146,6 +150,7 @@ class Workload:
     """Token ids of prompts are below it."""
 
     def __post_init__(self) -> None:
+        _check_count(len(self.requests))
         has_times = self.requests[0].arrival_time is not None
         if self.concurrency is not None and (self.rate is not None or self.burstiness is not None):
             raise UsageError(
@@ -235,7 +240,8 @@ class Workload:
         return [time * stretch for time in own]
 
     def _built(self) -> Iterator[Request]:
-        built: list[Request] = []
+        needed = {index for one in self.requests for index in one.earlier_samples}
+        built: dict[int, Request] = {}
         for index, one in enumerate(self.requests):
             depths = self._depths(index)
             request = Request(
@@ -253,7 +259,8 @@ class Workload:
                 priority=one.priority,
                 payload=SimulatedOutput(depths),
             )
-            built.append(request)
+            if index in needed:
+                built[index] = request
             yield request
 
     def _depths(self, index: int) -> tuple[int, ...]:

@@ -200,6 +200,7 @@ def test_the_readmes_python_runs(tiny_folder, capsys):
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.long
 def test_requests_from_a_file_a_trace_and_the_statistics_line(square_golden, tmp_path):
     runs = [run for run in square_golden.runs if run["mode"] == "trace"][:2]
     lines = [

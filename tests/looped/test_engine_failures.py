@@ -164,6 +164,23 @@ def test_prompt_state_of_another_request_is_refused_not_read(tiny_folder):
     check_idle(engine)
 
 
+@pytest.mark.parametrize(("part", "is_traced"), [("schedule", False), ("apply", True)])
+def test_a_broken_contract_is_traced_where_no_policy_is_at_fault(
+    tiny_folder, monkeypatch, caplog, part, is_traced
+):
+    engine = make_engine(tiny_folder)
+    engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=2))
+
+    def broken(*_):
+        raise InterfaceError("expected a batch, got a wreck")
+
+    monkeypatch.setattr(engine.scheduler, part, broken)
+    with pytest.raises(InterfaceError, match="got a wreck"):
+        drain(engine)
+    (record,) = (one for one in caplog.records if one.message.startswith("a step failed"))
+    assert bool(record.exc_info) == is_traced
+
+
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])
 def test_an_interrupt_passes_through_and_leaves_the_engine_usable(
     square_golden, monkeypatch, method
@@ -222,6 +239,7 @@ def test_the_old_state_is_deleted_before_a_fresh_one_is_made(tiny_folder, monkey
     assert not engine.runner.state.key_pool.is_deleted()
 
 
+@pytest.mark.long
 def test_blocks_that_nobody_owns_are_never_written(tiny_folder):
     """A pattern in every block of every layer; the last ones, beyond what is needed, keep it."""
     engine = make_engine(tiny_folder, num_blocks=400, prefix_caching=False)

@@ -261,6 +261,7 @@ def test_token_loops_are_conserved_and_equal_under_every_policy(golden):
 
 
 @second_fixture_is_slow
+@pytest.mark.long
 def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(golden):
     """Hits depend on timing, so each request's work is compared with its own hits."""
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs[:40]]

@@ -37,6 +37,7 @@ def test_every_golden_run_is_matched_token_for_token(golden):
     assert len(golden.runs) > 90
 
 
+@pytest.mark.long
 def test_prefilling_n_tokens_equals_prefilling_one_and_decoding_the_rest(tiny_folder):
     model = load_folder(tiny_folder).model
     token_ids = jnp.arange(100, 116)

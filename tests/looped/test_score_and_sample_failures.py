@@ -64,6 +64,7 @@ def sample_three(engine):
 
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])
 @pytest.mark.parametrize("num_launches", [0, 2, 6, 12])
+@pytest.mark.long
 def test_samples_end_with_the_launch_that_fails_and_waiting_requests_go_on(
     square_golden, monkeypatch, method, num_launches
 ):

@@ -183,6 +183,7 @@ def test_a_missing_file_is_named(tiny_folder, tmp_path):
     assert "no.jsonl cannot be read" in result.stderr
 
 
+@pytest.mark.long
 def test_generate_prints_samples_in_order_with_scores_of_the_prompt(square_golden, tmp_path):
     path = tmp_path / "requests.jsonl"
     requests = [

@@ -250,7 +250,7 @@ def test_an_invalid_run_is_left_out():
         ({"num_requests": 1}, "at least the concurrency: 1 < 2; try --num-requests 4"),
         ({"thresholds": [0.5, 0.5]}, "thresholds must differ"),
         ({"policy": "fast"}, "policy must be one of mixed, .*slack"),
-        ({"policy": "slack"}, "policy slack needs the option target"),
+        ({"policy": "slack"}, "policy slack needs target=VALUE, costs=VALUE"),
         ({"policy": "wavefront", "policy_options": (("window", "no"),)}, "a whole number"),
         ({"policy_options": (("window", "2"),)}, "policy mixed takes no options"),
         ({"chunk_size": 16}, "try --budget 17"),

@@ -42,6 +42,7 @@ def test_the_model_lies_in_the_package():
     assert shipped.files("looped.demo").joinpath("shipped.py").is_file()
 
 
+@pytest.mark.long
 def test_generate_without_a_model_uses_it_and_says_so(installed):
     options = ("generate", "hello", "--max-tokens", 4, "--max-model-len", SMALL.max_model_len)
     done = looped(*options)
@@ -137,6 +138,7 @@ def test_87_of_87_of_its_answers_are_the_same_under_every_policy(llm, threshold)
     assert policies_agree(llm, QUICK_COUNT, threshold)
 
 
+@pytest.mark.long
 def test_it_answers_chats_too(llm):
     question = "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
     (done,) = llm.generate([llm.encode_chat(question)], SamplingParams(max_tokens=MAX_TOKENS))

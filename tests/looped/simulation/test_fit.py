@@ -222,6 +222,8 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, coda_buckets):
     fit = fitted(LaunchLog(Path("run.jsonl"), {"waits_for_device": False}, tuple(events)))
     # The floor itself may come out as 0 where a busy host hides what the device does.
     assert 0.5 < fit.bias < 2
+    assert fit.mape < 1
+    assert fit.costs.overheads[LaunchKind.CODA]
     assert fit.num_fitted + fit.num_held_out >= 50
     assert set(fit.costs.overheads[LaunchKind.CODA]) <= coda_buckets
     if options:

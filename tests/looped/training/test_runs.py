@@ -82,6 +82,7 @@ def wait_for_checkpoint(process, out, step):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_same_curve_and_the_same_weights(whole, tmp_path):
     out = tmp_path / "killed"
     arguments = pretrain_arguments(out, "--steps", STEPS, "--checkpoint-interval", 4)
