@@ -247,6 +247,7 @@ def test_several_seeds_are_means_of_their_percentiles(table):
         (("--slo", "ttft_p95=1", "--concurrency", 1), "leave out --concurrency"),
         (("--rate", 1, "--rate", 1e-300), "from 1e-06 to 1e+09 requests per second"),
         (("--slo", "ttft_p95=1", "--requests", 16, "--start-rate", 1e300), "expected a rate above"),
+        (("--rate", 1, "--slo", "ttft_p95=1", "--start-rate", 1e300), "expected a rate above"),
         (("--slo", "ttft=1"), "an objective is"),
         (("--slo", "itl_p99=-1"), "above 0 seconds"),
         (("--slo", "ttft_p95=1", "--slo", "ttft_p95=2"), "one bound of ttft_p95"),

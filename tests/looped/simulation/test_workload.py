@@ -1,5 +1,6 @@
 """Simulated workloads: lengths and arrivals."""
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, pstdev
@@ -95,6 +96,22 @@ def test_lengths_do_not_depend_on_what_is_shared():
 def test_every_prompt_has_a_token_of_its_own(tokens):
     with pytest.raises(UsageError, match=rf"below the shortest prompt.*got {tokens}, and .*30"):
         synthetic_requests(9, Lengths(30, 50), Lengths(1, 9), seed=3, shared_prefix_tokens=tokens)
+
+
+def test_a_workload_has_a_largest_size_wherever_its_requests_are_from(monkeypatch):
+    monkeypatch.setattr("looped.simulation.workload.MOST_REQUESTS", 2)
+    assert workload(ONE_REQUEST * 2, concurrency=1).longest == 7
+    with pytest.raises(UsageError, match="expected 1 to 2 requests, got 3"):
+        workload(ONE_REQUEST * 3, concurrency=1)
+
+
+def test_a_closed_loop_lets_go_of_the_requests_that_are_over():
+    arrivals = workload(ONE_REQUEST * 3, concurrency=1).arrivals()
+    (first,) = come(arrivals)
+    arrivals.ended(first.request, 1.0)
+    (second,) = come(arrivals)
+    assert second.request.request_id == "1"
+    assert sys.getrefcount(first.request) == 2  # of its arrival here, and the argument
 
 
 def test_a_closed_loop_takes_its_requests_in_order():
