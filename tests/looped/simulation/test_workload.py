@@ -111,7 +111,8 @@ def test_a_closed_loop_lets_go_of_the_requests_that_are_over():
     arrivals.ended(first.request, 1.0)
     (second,) = come(arrivals)
     assert second.request.request_id == "1"
-    assert sys.getrefcount(first.request) == 2  # of its arrival here, and the argument
+    count = sys.getrefcount(first.request)
+    assert count == 2  # its arrival's here, and the argument
 
 
 def test_a_closed_loop_takes_its_requests_in_order():
