@@ -53,12 +53,14 @@ def test_a_converted_and_a_hugging_face_folder_generate_the_same(tiny_folder, tm
     assert len(outputs) == 1
 
 
+@pytest.mark.long
 def test_streamed_text_is_the_text_of_the_json_result(tiny_folder):
     options = ("generate", "hello", "--model", tiny_folder, "--max-tokens", 24)
     streamed = looped(*options).stdout
     assert streamed.removesuffix("\n") == json.loads(looped(*options, "--json").stdout)["text"]
 
 
+@pytest.mark.long
 def test_standard_input_is_a_prompt_like_an_argument(tiny_folder):
     options = ("--model", tiny_folder, "--max-tokens", 4, "--json", "--seed", 1)
     assert (

@@ -158,6 +158,7 @@ def margin_of(model, completion, index):
     return first - second
 
 
+@pytest.mark.long
 def test_without_the_mode_a_bfloat16_divergence_is_reported_with_its_margin(tiny_folder):
     """Two runs that differ are told apart by token, margin and exit; equal ones by nothing."""
     engine = make_engine(tiny_folder, dtype="bfloat16")

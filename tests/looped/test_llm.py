@@ -200,6 +200,7 @@ def test_the_memory_plan_is_told_once_until_it_changes(llm, caplog):
     assert len([text for text in caplog.messages if text.startswith("memory plan")]) == 1
 
 
+@pytest.mark.long
 def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):
     shallow = LLM(str(tiny_folder), num_loops=2, **OPTIONS)
     (done,) = shallow.generate([[1, 2, 3]], SamplingParams(max_tokens=5), show_progress=False)

@@ -85,6 +85,7 @@ def test_a_swapped_norm_or_transposed_projection_breaks_the_goldens(square_golde
     assert np.abs(logits - square_golden.arrays["logits_1"]).max() > 100 * LOGITS_TOLERANCE
 
 
+@pytest.mark.long
 def test_bfloat16_stays_near_float32_in_every_loop(golden):
     narrow, num_loops = load(golden.folder, jnp.bfloat16), 4
     got, want = [], []

@@ -185,6 +185,7 @@ def wait_for(condition, seconds=20.0):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_slow_reader_loses_only_itself(live):
     """One client reads nothing of a large stream; others are served as if it were not there."""
     body = {**LONG, "max_tokens": 60, "n": 4, "logprobs": 20, "stream": True}
@@ -340,6 +341,7 @@ def test_a_text_takes_its_time_and_the_end_does_not_wait_for_it():
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_long_prompts_do_not_stop_the_engine(live):
     """Tokenising gives up Python's lock: another client's tokens keep coming."""
     text = "the quick brown fox " * 80_000

@@ -81,6 +81,7 @@ def test_tokens_that_leave_early_leave_behind_what_they_do_in_the_reference(gold
     np.testing.assert_allclose(logits, expected, **CLOSE)
 
 
+@pytest.mark.long
 def test_confident_tokens_leave_in_the_share_of_rows_that_is_asked_for(square_golden):
     model = loaded_model(square_golden.folder).model
     batch = Batch.empty(4, 20)
