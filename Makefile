@@ -36,7 +36,7 @@ test-long: $(READY)
 # Compiles the engine's steps for GPUs that need not be there: no weights, no NVIDIA packages.
 aot: $(AOT_READY)
 	$(BIN)/looped aot --target h200 --target a100 --model examples/ouro-1.4b/config.json
-	$(BIN)/pytest -q tests/looped/test_aot.py tests/looped/test_aot_hlo.py \
+	$(BIN)/pytest -q tests/aot/test_aot.py tests/aot/test_aot_hlo.py \
 		tests/pallas_kernels/test_triton_lowering.py
 
 # Everything that only a GPU can say, in eight minutes; exits 3 where there is none. ARGS are those of

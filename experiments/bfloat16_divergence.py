@@ -24,7 +24,7 @@ Result (2026-11-29, 2 shared cores, CPU only, no GPU):
 | deterministic | separate | 24 of 24 equal | | | |
 | deterministic | atomic | 24 of 24 equal | | | |
 
-Near ties, all of them: bfloat16 logits are off by up to 1.0 (tests/looped/test_models.py). No exit
+Near ties, all of them: bfloat16 logits are off by up to 1.0 (tests/models/test_models.py). No exit
 differed before a token did.
 """
 
@@ -32,11 +32,11 @@ import logging
 import random
 from pathlib import Path
 
-from looped.divergence import first_divergence
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.options import EngineConfig
+from looped.engine.outputs import Completion
 from looped.loading import load_folder
-from looped.outputs import Completion
+from looped.measure.divergence import first_divergence
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions
 

@@ -35,12 +35,12 @@ import numpy as np
 from flax import nnx
 
 from looped.bench.model_maker import SHAPES
-from looped.executables import Executables
-from looped.lookahead import LookaheadHeads
+from looped.device.state import DeviceState, StateShape
 from looped.models import OuroModel
+from looped.programs.executables import Executables
+from looped.programs.lookahead import LookaheadHeads
+from looped.programs.passes import Parameters
 from looped.sched import LaunchKind
-from looped.state import DeviceState, StateShape
-from looped.steps import Parameters
 
 CONFIG = SHAPES["small"]
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, CHUNK = 16, 16, 4096, 256
@@ -137,7 +137,7 @@ def main() -> None:
         max_model_len=MAX_MODEL_LEN,
     )
     real = Executables(shape, parameters, backend="xla")
-    with patch("looped.steps.ragged_paged_attention", lambda query, *_, **__: query):
+    with patch("looped.programs.passes.ragged_paged_attention", lambda query, *_, **__: query):
         none = Executables(shape, parameters, backend="xla")
         none.get((LaunchKind.RECURRENT, DECODE_ROWS))
         none.get((LaunchKind.RECURRENT, CHUNK))

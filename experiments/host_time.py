@@ -30,8 +30,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.options import EngineConfig
 from looped.loading import load_folder
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind

@@ -32,11 +32,11 @@ from time import perf_counter
 
 from host_time import FIXTURE, NUM_WARM, stub_executables
 
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
-from looped.launch_log import recording
-from looped.launch_observer import LaunchObserver
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver
+from looped.engine.options import EngineConfig
 from looped.loading import load_folder
+from looped.record.launch_log import recording
 from looped.sampling_params import SamplingParams
 
 NUM_TIMED = 400

@@ -29,11 +29,11 @@ import subprocess
 import sys
 import time
 
-from looped.bench.arrivals import Prompt, poisson_arrivals
-from looped.bench.load_client import LoadClient
-from looped.bench.load_run import LoadRun
-from looped.bench.load_summary import Judgement, summarise_run
-from looped.bench.served_request import Objective
+from looped.bench.serve.load_client import LoadClient
+from looped.bench.serve.load_run import LoadRun
+from looped.bench.serve.load_summary import Judgement, summarise_run
+from looped.bench.serve.served_request import Objective
+from looped.measure.arrivals import Prompt, poisson_arrivals
 
 GAP, NUM_TOKENS = 0.020, 100
 RATES = (10, 25, 50, 100, 200)

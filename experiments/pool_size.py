@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from looped.bench.model_maker import SHAPES
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.options import EngineConfig
 from looped.loading import LoadedModel
 from looped.models import OuroModel
 from looped.sampling_params import SamplingParams

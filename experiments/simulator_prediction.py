@@ -81,19 +81,19 @@ from pathlib import Path
 from statistics import median
 
 from looped.bench.engines import collector_frozen
-from looped.bench.page import table_head, table_row
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver
+from looped.engine.options import EngineConfig
 from looped.errors import LoopedError
-from looped.launch_log import WAITS, LaunchLog
-from looped.launch_observer import LaunchObserver
 from looped.loading import LoadedModel, load_folder
+from looped.measure.page import table_head, table_row
+from looped.record.launch_log import WAITS, LaunchLog
 from looped.sched import CostModel, ExitOptions
-from looped.simulation.fit import fit_costs
+from looped.simulation.fitting.fit import fit_costs
+from looped.simulation.loads.workload import Lengths, Workload
 from looped.simulation.play import Played, play
 from looped.simulation.runs import WorkloadPlan, simulate
 from looped.simulation.summary import Summary
-from looped.simulation.workload import Lengths, Workload
 
 logger = logging.getLogger("simulator_prediction")
 

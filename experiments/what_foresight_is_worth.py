@@ -141,15 +141,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from looped.bench.page import table_head, table_row
-from looped.bench.statistics import Numbers
+from looped.measure.page import table_head, table_row
+from looped.measure.statistics import Numbers
 from looped.sched import CostModel, ExitMode
 from looped.simulation.capacity import full_house_rate
 from looped.simulation.grid import Grid, Point, run_grid
+from looped.simulation.loads.workload import Lengths
 from looped.simulation.paired import paired_numbers
 from looped.simulation.report import caution, interval_cell
 from looped.simulation.runs import WorkloadPlan, cost_table
-from looped.simulation.workload import Lengths
 
 TABLES = ("ouro-1.4b-h200", "demo-cpu")
 FAMILIES = ("easy", "typical", "hard")

@@ -19,17 +19,18 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from looped.engine.llm_engine import LLMEngine
+    from looped.engine.options import EngineConfig
+    from looped.engine.outputs import Completion, LoopScores, StepOutput, TokenEvent
+    from looped.text.detokenizer import Detokenizer
+    from looped.text.perplexity import perplexities
+    from looped.text.tokenizer import Tokenizer
+
     from .config import ModelConfig
-    from .detokenizer import Detokenizer
-    from .engine import LLMEngine
-    from .engine_config import EngineConfig
     from .errors import LoopedError, UsageError
     from .llm import LLM, GenerationRequest
     from .loading import LoadedModel, load_folder
-    from .outputs import Completion, LoopScores, StepOutput, TokenEvent
     from .sampling_params import SamplingParams
-    from .scoring import perplexities
-    from .tokenizer import Tokenizer
 
 _HOMES = {
     "Completion": ".outputs",

@@ -1,5 +1,5 @@
 """`python -m looped` is the `looped` command."""
 
-from .cli import main
+from looped.cli import main
 
 main()

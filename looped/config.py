@@ -27,7 +27,7 @@ IGNORED_KEYS = frozenset(
         "auto_map",
         "bos_token_id",
         "chunk_size_feed_forward",
-        "eos_token_id",  # looped.stops reads it, from this file and two others
+        "eos_token_id",  # looped.text.stop_ids reads it, from this file and two others
         "hidden_dropout",
         "initializer_range",
         "max_window_layers",

@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looped.convert import read_lookahead_gate, resolve_model_folder
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver
+from looped.engine.options import EngineConfig
+from looped.engine.outputs import Completion, StepOutput
+from looped.engine.planning import check_options
+from looped.programs.lookahead import check_lookahead
+from looped.record.gate_record import check_default_depth
+from looped.text.stop_ids import find_stop_token_ids
+from looped.text.text_outputs import TextOutputs
+from looped.text.tokenizer import Tokenizer
 
 from .compilation_cache import use_compilation_cache
 from .config import ModelConfig
-from .engine import LLMEngine
-from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
-from .gate_record import check_default_depth
-from .launch_observer import LaunchObserver
 from .loading import load_folder
-from .lookahead import check_lookahead
-from .outputs import Completion, StepOutput
-from .planning import check_options
 from .progress import progress_bars
 from .sampling_params import SamplingParams
-from .stops import find_stop_token_ids
-from .text_outputs import TextOutputs
-from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from looped.convert import (
     LookaheadGate,
     read_lookahead_gate,
 )
+from looped.engine.options import LAYER_FORMS
+from looped.models import OuroModel, load_model
+from looped.programs.lookahead import serves
 
 from .config import ModelConfig
-from .engine_config import LAYER_FORMS
 from .errors import UsageError
-from .lookahead import serves
-from .models import OuroModel, load_model
 
 logger = logging.getLogger(__name__)
 

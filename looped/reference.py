@@ -16,9 +16,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.convert import LookaheadGate
+from looped.models import OuroModel
 
 from .errors import UsageError
-from .models import OuroModel
 
 ExitMode = Literal["ouro", "ouro_delayed", "random_lookahead", "lookahead", "trace"]
 

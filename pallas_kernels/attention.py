@@ -12,7 +12,9 @@ from typing import Protocol
 from jax import Array as JaxArray
 from jaxtyping import Array, Float, Int
 
-from . import pallas, triton_attention, xla
+from . import xla
+from .pallas import attention as pallas
+from .triton import attention as triton_attention
 
 AUTO = "auto"
 """Stands for the best backend of the platform; see `resolve_backend`."""

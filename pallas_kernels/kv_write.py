@@ -18,8 +18,9 @@ from typing import Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from . import pallas_write, triton_write
 from .no_block import NO_BLOCK
+from .pallas import write as pallas_write
+from .triton import write as triton_write
 
 
 class Writer(Protocol):

@@ -20,7 +20,6 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
 The same Scheduler serves the engine, the tests' stub executor and the simulator.
 """
 
-from .arrivals import Arrival, Arrivals, ClosedArrivals, TimedArrivals
 from .buckets import (
     Ladder,
     bucket_for,
@@ -31,7 +30,8 @@ from .buckets import (
     score_ladder,
 )
 from .config import SchedulerConfig
-from .costs import CostModel, read_cost_table
+from .costing.cost_model import CostModel, read_cost_table
+from .costing.work import LaunchCosts, LaunchWork
 from .errors import ConfigError, InterfaceError, RequestError
 from .exits import (
     ExitDecision,
@@ -69,7 +69,8 @@ from .results import (
     TopLogprobs,
 )
 from .scheduler import Scheduler
-from .simulate import (
+from .simulator.arrivals import Arrival, Arrivals, ClosedArrivals, TimedArrivals
+from .simulator.simulation import (
     Executor,
     SimulatedClock,
     SimulatedExecutor,
@@ -80,7 +81,6 @@ from .simulate import (
 )
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
-from .work import LaunchCosts, LaunchWork
 
 __all__ = [
     "NO_INDEX",

@@ -4,12 +4,12 @@ Items are dispatched on the kind of the launch and of the item, never on a stage
 was aborted while in flight ends here: its results are dropped and nothing of it is published.
 """
 
+from .choice.offer import num_targets
 from .errors import InterfaceError
 from .exits import ExitDecision, decide
 from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
-from .offer import num_targets
+from .memory.resources import Resources
 from .request import FinishReason, PromptScoring, Request, Stage
-from .resources import Resources
 from .results import (
     CodaResult,
     LaunchResult,

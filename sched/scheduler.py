@@ -7,17 +7,17 @@ Several batches may be out between the two. Their items are *in flight*: not off
 policy again, and their blocks, slots and prompt state stay theirs until the batch is applied.
 """
 
-from .admission import AdmissionQueue
-from .chooser import Chooser
+from .choice.chooser import Chooser
+from .choice.offer import Offer
 from .config import SchedulerConfig
-from .door import check_request
 from .errors import InterfaceError, RequestError
 from .items import Batch, LaunchKind
-from .offer import Offer
+from .memory.admission import AdmissionQueue
+from .memory.door import check_request
+from .memory.resources import Resources
 from .policies import Policy
 from .progress import Progress
 from .request import FinishReason, Request, Stage
-from .resources import Resources
 from .results import LaunchResult, StepUpdate
 from .states import PromptStateOwner
 

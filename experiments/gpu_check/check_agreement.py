@@ -5,8 +5,8 @@ import random
 from engines_here import FIXTURES, drain, fixture_engine
 from report import Outcome, Recorder
 
-from looped.divergence import first_divergence
 from looped.loading import load_folder
+from looped.measure.divergence import first_divergence
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions
 

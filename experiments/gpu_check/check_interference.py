@@ -8,14 +8,14 @@ from engines_here import random_model
 from report import Outcome, Recorder
 
 from looped.bench.arms import ARMS, BASELINE
-from looped.bench.cells import NOTHING
+from looped.bench.engine_point import Point
 from looped.bench.engines import counting_compilations
-from looped.bench.interference_metrics import METRICS, measure
-from looped.bench.plan import Point
+from looped.bench.interference.arm_metrics import METRICS, measure
+from looped.bench.interference.validity import check_run
+from looped.bench.interference.worker import Bench
 from looped.bench.runs import Place, Run
-from looped.bench.statistics import Latencies
-from looped.bench.validity import check_run
-from looped.bench.worker import Bench
+from looped.measure.cells import NOTHING
+from looped.measure.statistics import Latencies
 from looped.pallas_kernels import resolve_backend
 
 NAMES = {BASELINE: "decoders alone", "A2": "mixed", "A0": "atomic", "A1": "separate"}

@@ -17,11 +17,11 @@ import numpy as np
 from engines_here import backends_here, random_model
 from report import Outcome, Recorder
 
-from looped.executables import Executables
-from looped.lookahead import LookaheadHeads
+from looped.device.state import DeviceState, StateShape
+from looped.programs.executables import Executables
+from looped.programs.lookahead import LookaheadHeads
+from looped.programs.passes import Parameters
 from looped.sched import LaunchKind
-from looped.state import DeviceState, StateShape
-from looped.steps import Parameters
 
 DECODE_SEQUENCES = (1, 8, 32, 128)
 CONTEXTS = (1024, 4096, 16384)

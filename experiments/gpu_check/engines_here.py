@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from looped.config import ModelConfig
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.options import EngineConfig
+from looped.engine.outputs import Completion
 from looped.loading import LoadedModel, load_folder
 from looped.models import OuroModel
-from looped.outputs import Completion
 from looped.pallas_kernels import BACKENDS
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from looped.config import ModelConfig
+from looped.device.state import DeviceState
 from looped.pallas_kernels import SPILL_LIMIT
-from looped.state import DeviceState
 
 from .hlo import HloModule
 from .kernels import Kernel

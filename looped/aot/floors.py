@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from looped.executables import Rung
+from looped.device.state import StateShape
+from looped.programs.executables import Rung
 from looped.sched import LaunchKind
-from looped.state import StateShape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,17 +7,17 @@ from pathlib import Path
 import jax
 
 from looped.config import ModelConfig
-from looped.engine_config import EngineConfig
+from looped.device.state import StateShape
+from looped.engine.options import EngineConfig
+from looped.engine.planning import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
-from looped.executables import Executables, Rung, all_rungs, ladders_for
 from looped.loading import DTYPES
-from looped.lookahead import LookaheadHeads
 from looped.models import OuroModel
 from looped.pallas_kernels import AUTO, resolve_backend
-from looped.planning import plan_absent_gpu, plan_scheduler
+from looped.programs.executables import Executables, Rung, all_rungs, ladders_for
+from looped.programs.lookahead import LookaheadHeads
+from looped.programs.passes import Parameters
 from looped.sched import Ladder, LaunchKind, bucket_for
-from looped.state import StateShape
-from looped.steps import Parameters
 
 from .targets import Target
 

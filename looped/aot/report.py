@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from looped.compilation_cache import no_cache_entries
-from looped.executables import Executables, Rung
+from looped.programs.executables import Executables, Rung
 from looped.sched import LaunchKind
 
 from .checks import (

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import jax
 
-from looped.compile_target import CompileTarget
 from looped.errors import UsageError
+from looped.programs.compile_target import CompileTarget
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from looped.launch_events import EndEvent, RequestEvent
+from looped.engine.events import EndEvent, RequestEvent
+from looped.measure.violation import Violation
+from looped.record.timeline import Name, item_depths
 from looped.sched import FinishReason, ItemKind
-from looped.timeline import Name, item_depths
 
 from .runs import EngineRun
-from .violation import Violation
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import jax
 
-from looped.engine import LLMEngine
-from looped.executables import Executables
-from looped.launch_observer import LaunchObserver
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver
 from looped.loading import LoadedModel
+from looped.programs.executables import Executables
 
-from .plan import EnginePoint
+from .engine_point import EnginePoint
 from .runs import RunOptions
 
 COMPILED = "/jax/core/compile/backend_compile_duration"

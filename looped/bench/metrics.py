@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from looped.launch_events import LaunchEvent
+from looped.engine.events import LaunchEvent
+from looped.measure.statistics import percentile
+from looped.record.timeline import token_loops
 from looped.sched import ItemKind
-from looped.timeline import token_loops
 
 from .runs import EngineRun
-from .statistics import percentile
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
 

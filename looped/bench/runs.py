@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from looped.launch_events import LogEvent
-from looped.timeline import Gap, Name, Timeline, Window
+from looped.engine.events import LogEvent
+from looped.record.timeline import Gap, Name, Timeline, Window
 
 from .arms import ARMS, Arm
 from .workload import BYSTANDER, DECODER, PROMPT, WorkItem, Workload

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from looped.engine import LLMEngine
+from looped.engine.llm_engine import LLMEngine
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 

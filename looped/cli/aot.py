@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from looped.engine_config import LAYER_FORMS, EngineConfig
+from looped.engine.options import LAYER_FORMS, EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
@@ -24,7 +24,7 @@ from .options import BenchProfileFolder
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
 
 if TYPE_CHECKING:
-    from looped.bench.interference import Benchmark
+    from looped.bench.interference.benchmark import Benchmark
 
 
 bench = typer.Typer(
@@ -146,14 +146,14 @@ def interference(
     A run that breaks a rule of validity is left out, and the command exits with 1. Everything is
     worked out from the launch logs in DIR; `looped bench report DIR` does it again.
     """
-    from looped.bench.interference import profile_point, rounds_of, run_benchmark
-    from looped.bench.machine import describe_machine
-    from looped.bench.plan import Point
-    from looped.bench.results_folder import check_folders
-    from looped.bench.violation import check_valid
+    from looped.bench.engine_point import Point
+    from looped.bench.interference.benchmark import profile_point, rounds_of, run_benchmark
     from looped.config import ModelConfig
-    from looped.profiling import check_profile_folder
-    from looped.request_file import read_exit_trace
+    from looped.measure.machine import describe_machine
+    from looped.measure.results_folder import check_folders
+    from looped.measure.violation import check_valid
+    from looped.record.profiling import check_profile_folder
+    from looped.text.request_file import read_exit_trace
 
     rounds = rounds_of(pairs, processes)
     check_folders(out, profile)
@@ -222,7 +222,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Judge and measure the launch logs of a benchmark once more."""
-    from looped.bench.violation import check_valid
+    from looped.measure.violation import check_valid
 
     if has_plots:
         require_plots()
@@ -231,9 +231,9 @@ def report(
 
 def _report(folder: Path, *, has_plots: bool, as_json: bool) -> "Benchmark":
     """Result files, pictures and the answer, from the logs; whether it is valid is not judged."""
-    from looped.bench.interference import read_benchmark
-    from looped.bench.report import to_markdown
-    from looped.bench.results_folder import write_results
+    from looped.bench.interference.benchmark import read_benchmark
+    from looped.bench.interference.report import to_markdown
+    from looped.measure.results_folder import write_results
 
     benchmark = read_benchmark(folder)
     values, page = benchmark.to_json(), to_markdown(benchmark)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 
 from .checkpoints import Dtype
 from .interrupts import ended_by_sigterm
@@ -69,16 +69,16 @@ def replay(
     A server of each policy is started, loaded and stopped in turn. If a rule of validity is broken,
     the command says which and exits with 1.
     """
-    from looped.bench.arrivals import poisson_arrivals
-    from looped.bench.load_summary import Judgement
-    from looped.bench.machine import describe_host, devices_seen_apart
-    from looped.bench.replay import HEAD, Replay, judge_arms, play_arms, profile_arms
-    from looped.bench.replay_report import replay_page
-    from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.bench.served_request import Objective
-    from looped.bench.violation import check_valid
+    from looped.bench.replay.benchmark import HEAD, Replay, judge_arms, play_arms, profile_arms
+    from looped.bench.replay.report import replay_page
+    from looped.bench.serve.load_summary import Judgement
+    from looped.bench.serve.served_request import Objective
     from looped.config import ModelConfig
-    from looped.profiling import check_profile_folder
+    from looped.measure.arrivals import poisson_arrivals
+    from looped.measure.machine import describe_host, devices_seen_apart
+    from looped.measure.results_folder import check_folders, make_folder, write_results
+    from looped.measure.violation import check_valid
+    from looped.record.profiling import check_profile_folder
 
     judgement = Judgement(
         objective=Objective(slo_ttft, slo_itl),

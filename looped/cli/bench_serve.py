@@ -101,17 +101,17 @@ def serve_load(
     A run whose client was late, or of which no request ends well, is invalid, and the command exits
     with 1; so is a search whose answer rests on one.
     """
-    from looped.bench.backlog import FEWEST_FOR_GROWTH
-    from looped.bench.capacity import check_search
-    from looped.bench.capacity import find_capacity as search
-    from looped.bench.endpoint import Endpoint
-    from looped.bench.load_summary import Judgement
-    from looped.bench.machine import describe_host
-    from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.bench.serve_benchmark import HEAD, ServeBenchmark, ServeResult
-    from looped.bench.serve_report import serve_page
-    from looped.bench.served_request import Objective
-    from looped.bench.violation import check_valid
+    from looped.bench.serve.benchmark import HEAD, ServeBenchmark, ServeResult
+    from looped.bench.serve.endpoint import Endpoint
+    from looped.bench.serve.load_summary import Judgement
+    from looped.bench.serve.report import serve_page
+    from looped.bench.serve.served_request import Objective
+    from looped.measure.backlog import FEWEST_FOR_GROWTH
+    from looped.measure.capacity import check_search
+    from looped.measure.capacity import find_capacity as search
+    from looped.measure.machine import describe_host
+    from looped.measure.results_folder import check_folders, make_folder, write_results
+    from looped.measure.violation import check_valid
 
     judgement = Judgement(
         objective=Objective(slo_ttft, slo_itl),

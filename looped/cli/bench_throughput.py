@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig, read_policy_options
+from looped.engine.options import EngineConfig, read_policy_options
 
 from .engine_choices import (
     AttentionBackend,
@@ -75,15 +75,15 @@ def throughput(
 
     A run that breaks a rule of validity is left out, and the command exits with 1.
     """
-    from looped.bench.machine import describe_machine
-    from looped.bench.results_folder import check_folders, make_folder, write_results
-    from looped.bench.throughput import HEAD, ThroughputBenchmark
-    from looped.bench.throughput_point import ThroughputPoint
-    from looped.bench.throughput_report import to_markdown
-    from looped.bench.violation import check_valid
+    from looped.bench.throughput.benchmark import HEAD, ThroughputBenchmark
+    from looped.bench.throughput.point import ThroughputPoint
+    from looped.bench.throughput.report import to_markdown
     from looped.compilation_cache import use_compilation_cache
     from looped.config import ModelConfig
-    from looped.profiling import check_profile_folder
+    from looped.measure.machine import describe_machine
+    from looped.measure.results_folder import check_folders, make_folder, write_results
+    from looped.measure.violation import check_valid
+    from looped.record.profiling import check_profile_folder
 
     check_folders(out, profile)
     check_profile_folder(profile)

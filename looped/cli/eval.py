@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.sched import ExitMode
 
@@ -167,7 +167,7 @@ def gsm8k(
 
 def _check_out(out: Path | None, *, has_plots: bool) -> None:
     """UsageError before long work for a folder that cannot be made, or pictures that cannot be."""
-    from looped.bench.results_folder import check_folders
+    from looped.measure.results_folder import check_folders
 
     check_folders(out)
     if out is not None and has_plots:
@@ -176,6 +176,6 @@ def _check_out(out: Path | None, *, has_plots: bool) -> None:
 
 def _description() -> dict[str, Any]:
     """Machine, date, and the command as it was typed."""
-    from looped.bench.machine import describe_machine
+    from looped.measure.machine import describe_machine
 
     return describe_machine() | {"command": command_line()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.sched import ExitMode
 
@@ -30,8 +30,8 @@ from .options import (
 from .prompts import parse_logit_bias, parse_token_ids, read_standard_input
 
 if TYPE_CHECKING:
+    from looped.engine.records import EngineStats
     from looped.llm import LLM, GenerationRequest
-    from looped.records import EngineStats
 
 logger = logging.getLogger(__name__)
 
@@ -119,13 +119,13 @@ def generate(
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
-    from looped.exit_trace import recording_exits
-    from looped.gate_record import recording_gates
-    from looped.launch_log import recording
     from looped.llm import LLM, GenerationRequest
-    from looped.profiling import check_profile_folder, profiling
-    from looped.request_file import read_exit_trace, read_requests, with_trace
+    from looped.record.exit_trace import recording_exits
+    from looped.record.gate_record import recording_gates
+    from looped.record.launch_log import recording
+    from looped.record.profiling import check_profile_folder, profiling
     from looped.sampling_params import SamplingParams
+    from looped.text.request_file import read_exit_trace, read_requests, with_trace
 
     check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
@@ -207,7 +207,7 @@ def run(
 
     `is_timed` False leaves the rate out: that of a run that is profiled says nothing.
     """
-    from looped.completion_json import completion_to_json
+    from looped.text.completion_json import completion_to_json
 
     from .streaming import OrderedTextPrinter
 

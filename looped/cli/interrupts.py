@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from looped.outputs import StepOutput
+    from looped.engine.outputs import StepOutput
 
 
 def interruptible(outputs: "Iterator[StepOutput]") -> "Iterator[StepOutput]":

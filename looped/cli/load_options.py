@@ -9,7 +9,7 @@ import typer
 from looped.errors import UsageError
 
 if TYPE_CHECKING:
-    from looped.bench.arrivals import Sample
+    from looped.measure.arrivals import Sample
 
 DEFAULT_RATE = 1.0
 
@@ -70,7 +70,7 @@ def made_up_prompts(
     vocab_size: int | None, *, num_requests: int, max_model_len: int | None, **sizes: int
 ) -> Callable[[str], "Sample"]:
     """Random prompts of a run, by its name; None is what a server does not say."""
-    from looped.bench.arrivals import Sample, random_prompts
+    from looped.measure.arrivals import Sample, random_prompts
 
     length = sizes["prompt_tokens"] + sizes["output_tokens"]
     if max_model_len is not None and length > max_model_len:
@@ -90,8 +90,8 @@ def dataset_prompts(
     file: Path, tokenizer: Path, *, num_requests: int, seed: int, **limits: int
 ) -> Callable[[str], "Sample"]:
     """Prompts of a run out of a file, by the run's name."""
-    from looped.bench.sharegpt import Lengths, draw_prompts, read_exchanges
-    from looped.tokenizer import Tokenizer
+    from looped.bench.serve.sharegpt import Lengths, draw_prompts, read_exchanges
+    from looped.text.tokenizer import Tokenizer
 
     lengths = Lengths(**limits)
     if not tokenizer.is_dir():
@@ -108,7 +108,7 @@ def dataset_prompts(
 
 def draw_loads(folder: Path, names: Iterable[str], what: str) -> None:
     """Pictures of the runs' latencies, from their logs."""
-    from looped.bench.endpoint import read_served_requests
+    from looped.bench.serve.endpoint import read_served_requests
     from looped.plots import draw_distributions
 
     logs = {name: read_served_requests(folder / f"{name}.jsonl") for name in names}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -183,9 +183,9 @@ def check_recordings(
     launch_log: Path | None, record_trace: Path | None, record_gates: Path | None
 ) -> None:
     """UsageError for a place of a recording that will not do, before any of them is begun."""
-    from looped.exit_trace import check_exit_trace_file
-    from looped.gate_record import check_gate_file
-    from looped.launch_log import check_launch_log_file
+    from looped.record.exit_trace import check_exit_trace_file
+    from looped.record.gate_record import check_gate_file
+    from looped.record.launch_log import check_launch_log_file
 
     check_launch_log_file(launch_log)
     check_exit_trace_file(record_trace)

@@ -10,7 +10,7 @@ import typer
 from looped.errors import UsageError
 
 if TYPE_CHECKING:
-    from looped.launch_events import LogEvent
+    from looped.engine.events import LogEvent
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ def plot(
     Writes NAME-gantt.png, NAME-occupancy.png and NAME-itl.png for every log, and, for several,
     itl-by-arm.png, where logs of a benchmark go by their arm.
     """
-    from looped.launch_log import read_launch_log
-    from looped.timeline import Timeline
+    from looped.record.launch_log import read_launch_log
+    from looped.record.timeline import Timeline
 
     span = parse_span(seconds)
     if trace is not None:
@@ -71,7 +71,7 @@ def plot(
 
 def write_trace(path: Path, logs: "list[tuple[str, tuple[LogEvent, ...]]]") -> None:
     """One trace of all logs, beside its place and renamed."""
-    from looped.trace_export import to_chrome_trace
+    from looped.record.trace_export import to_chrome_trace
 
     staged = path.with_name(f".{path.name}.partial")
     staged.write_text(json.dumps(to_chrome_trace(logs)) + "\n", encoding="utf-8")

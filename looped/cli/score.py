@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype
@@ -15,8 +15,8 @@ from .interrupts import interruptible
 from .options import refuse_whole_prompts, with_config_options
 
 if TYPE_CHECKING:
+    from looped.engine.outputs import Completion
     from looped.llm import LLM, GenerationRequest
-    from looped.outputs import Completion
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def score(
 ) -> None:
     """Score given texts: perplexity, and with --json the log-probability of every token."""
     from looped.llm import LLM, GenerationRequest, score_params
-    from looped.request_file import read_texts
+    from looped.text.request_file import read_texts
 
     if not requests.is_file():
         raise UsageError(f"{requests} cannot be read: there is no such file")
@@ -78,7 +78,7 @@ def score(
 def run(llm: "LLM", texts: "list[GenerationRequest]", *, as_json: bool) -> None:
     """Scores the texts, prints them in order, and says at the end what all of them come to."""
     from looped.progress import progress_bars
-    from looped.scoring import perplexities, score_to_json
+    from looped.text.perplexity import perplexities, score_to_json
 
     completions: dict[str, Completion] = {}
     num_printed = 0
@@ -112,7 +112,7 @@ def print_table(completions: "list[Completion]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from looped.scoring import perplexities
+    from looped.text.perplexity import perplexities
 
     sound = [completion for completion in completions if completion.error is None]
     loops = list(perplexities(sound))

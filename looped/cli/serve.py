@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.server.config import ServerConfig
 
 from .checkpoints import Dtype
@@ -57,11 +57,11 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API; the interactive page is at /docs."""
     from looped.demo import shipped
-    from looped.exit_trace import recording_exits
-    from looped.gate_record import recording_gates
-    from looped.launch_log import recording
     from looped.llm import LLM
-    from looped.profiling import check_profile_folder, profiling
+    from looped.record.exit_trace import recording_exits
+    from looped.record.gate_record import recording_gates
+    from looped.record.launch_log import recording
+    from looped.record.profiling import check_profile_folder, profiling
     from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 

@@ -65,13 +65,13 @@ def run(
 
     The answer has time to first token, gaps between tokens, rates and launches by kind.
     """
-    from looped.bench.machine import describe_code
-    from looped.launch_log import check_launch_log_file
+    from looped.measure.machine import describe_code
     from looped.progress import progress_bars
+    from looped.record.launch_log import check_launch_log_file
     from looped.simulation.configs import config_json
     from looped.simulation.coverage import UNNAMED, unnamed_share
+    from looped.simulation.inputs import plan_of, warn_of_log
     from looped.simulation.options import one_policy, parse_policy
-    from looped.simulation.plans import plan_of, warn_of_log
     from looped.simulation.report import costs_json, run_page
     from looped.simulation.runs import cost_table, log_writer, scheduler_config
     from looped.simulation.runs import simulate as simulate_run

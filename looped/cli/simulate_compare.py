@@ -37,17 +37,17 @@ def compare(
     Every seed gives all of them the same requests, arrivals and depths, so that what chance does to
     one it does to the others.
     """
-    from looped.bench.machine import describe_code
-    from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.measure.machine import describe_code
+    from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
     from looped.simulation.keeper import Keeper
     from looped.simulation.paired import paired_numbers
-    from looped.simulation.plans import plan_of, seeds_of, warn_of_log
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.summary import UNITS
-    from looped.simulation.tables import check_format, write_table
+    from looped.simulation.table_files import check_format, write_table
 
     check_folders(out)
     check_format(table_format)

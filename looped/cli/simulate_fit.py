@@ -35,8 +35,8 @@ def fit(
     work; with it, every launch has an end that the host sees, but all are slower where host and
     device share their cores. A fifth of the launches is held out, for R2 and the mean error.
     """
-    from looped.launch_log import read_launch_log
-    from looped.simulation.fit import LEAST_R_SQUARED, fit_costs
+    from looped.record.launch_log import read_launch_log
+    from looped.simulation.fitting.fit import LEAST_R_SQUARED, fit_costs
     from looped.simulation.report import fit_page
 
     if out.suffix != ".json":
@@ -76,7 +76,7 @@ def replay_log(
 
     Exits with 1 at the first launch that differs.
     """
-    from looped.launch_log import read_launch_log
+    from looped.record.launch_log import read_launch_log
     from looped.sched import ConfigError, policy_named
     from looped.simulation.options import one_policy, parse_policy
     from looped.simulation.replay import replay

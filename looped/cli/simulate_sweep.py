@@ -70,18 +70,18 @@ def sweep(
     DIR gets result.json, result.md, a table of all runs and one of the means, and a picture of what
     prompts gain against what decoding pays (prompt token-loops per second, p99 of the gaps).
     """
-    from looped.bench.capacity import check_search
-    from looped.bench.machine import describe_code
-    from looped.bench.results_folder import check_folders, make_folder, write_results
+    from looped.measure.capacity import check_search
+    from looped.measure.machine import describe_code
+    from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.simulation.capacity import Objective, PointCapacity, capacities
     from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
     from looped.simulation.keeper import Keeper
-    from looped.simulation.plans import plan_of, seeds_of, warn_of_log
+    from looped.simulation.loads.workload import check_rate
     from looped.simulation.report import costs_json, sweep_page
     from looped.simulation.runs import cost_table
-    from looped.simulation.tables import check_format, write_table
-    from looped.simulation.workload import check_rate
+    from looped.simulation.table_files import check_format, write_table
 
     check_folders(out)
     check_format(table_format)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from looped.outputs import Completion, TokenEvent
+from looped.engine.outputs import Completion, TokenEvent
 
 
 class OrderedTextPrinter:

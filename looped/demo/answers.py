@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from looped.engine.outputs import Completion
 from looped.llm import LLM
-from looped.outputs import Completion
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from looped.divergence import Divergence
-from looped.outputs import Completion
+from looped.engine.outputs import Completion
+from looped.measure.divergence import Divergence
 
 Measure = Callable[[Completion, Completion], Divergence]
 """Where the second completion parts from the first."""

@@ -17,10 +17,10 @@ from looped.convert import resolve_model_folder
 from looped.demo.answers import MAX_TOKENS, Answer, answers
 from looped.demo.examples import demo_source
 from looped.demo.problems import Problem
-from looped.divergence import first_divergence
-from looped.engine_config import EngineConfig
+from looped.engine.options import EngineConfig
 from looped.errors import LoopedError, UsageError
 from looped.llm import LLM
+from looped.measure.divergence import first_divergence
 from looped.sched import ExitMode, ExitOptions
 from looped.training.sources import check_fits
 

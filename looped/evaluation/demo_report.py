@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from looped.bench.page import description_lines
+from looped.measure.page import description_lines
 
+from .accuracy_tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of
 from .agreement import Agreement
 from .demo import AnswerSummary, DemoEvaluation
 from .loop_use import exits_in_words
-from .tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of
 
 
 def demo_page(evaluation: DemoEvaluation) -> str:

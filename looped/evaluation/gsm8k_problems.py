@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from looped.errors import UsageError
-from looped.request_file import read_lines
+from looped.text.request_file import read_lines
 
 from .number_extraction import reference_number
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from looped.bench.page import description_lines
+from looped.measure.page import description_lines
 
+from .accuracy_tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of
 from .gsm8k import GradeEvaluation
-from .tables import FIRST_TOKENS, depth_table, mean_of, percent_of, row, rule, saved_of
 
 
 def gsm8k_page(evaluation: GradeEvaluation) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from looped.outputs import Completion
+from looped.engine.outputs import Completion
 
 FULL_DEPTH = 1.0
 """The threshold at which no token leaves early."""

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from looped.bench.results_folder import write_results
 from looped.convert.staging import staged_folder
+from looped.measure.results_folder import write_results
 from looped.plots.evaluation import (
     draw_accuracy_by_depth,
     draw_exit_depths,

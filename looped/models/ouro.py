@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.config import ModelConfig
-from looped.scopes import EMBED, GATE, LM_HEAD, MLP
+from looped.programs.scopes import EMBED, GATE, LM_HEAD, MLP
 
 from .layers import run_layers, stack_layers, stacked_shapes
 

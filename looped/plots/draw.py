@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from looped.timeline import Timeline
+from looped.record.timeline import Timeline
 
 from .gantt import draw_gantt
 from .latency import draw_distributions, draw_latency

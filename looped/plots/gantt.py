@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from looped.launch_events import LaunchEvent
-from looped.records import ItemRecord, LaunchRecord
+from looped.engine.events import LaunchEvent
+from looped.engine.records import ItemRecord, LaunchRecord
+from looped.record.timeline import Timeline, item_depths, places_in_slots
 from looped.sched import ItemKind
-from looped.timeline import Timeline, item_depths, places_in_slots
 
 from .figures import CODA_COLOUR, axes_for, depth_colour
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from looped.timeline import Timeline
+from looped.record.timeline import Timeline
 
 from .figures import WINDOW_COLOUR, axes_for
 from .gantt import injection_times

@@ -3,9 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
-from looped.launch_events import LaunchEvent
+from looped.engine.events import LaunchEvent
+from looped.record.timeline import Timeline, item_depths
 from looped.sched import ItemKind
-from looped.timeline import Timeline, item_depths
 
 from .figures import CODA_COLOUR, axes_for, depth_colour
 from .gantt import injection_times, planes_of

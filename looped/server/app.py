@@ -11,8 +11,9 @@ from looped.errors import UsageError
 from looped.llm import LLM
 from looped.sched import ExitMode
 
-from . import chat, completions, errors, info, tokens
-from .backend import Backend
+from . import errors
+from .api import chat, completions, info, tokens
+from .api.backend import Backend
 from .config import ServerConfig
 from .metrics import Metrics
 from .middleware import LimitBody, RequireKey

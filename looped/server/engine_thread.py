@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 
-from looped.engine import LLMEngine
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.outputs import Completion, StepOutput
+from looped.engine.records import EngineStats, LaunchRecord
 from looped.errors import LoopedError
-from looped.outputs import Completion, StepOutput
-from looped.records import EngineStats, LaunchRecord
 from looped.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)

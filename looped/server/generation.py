@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 
-from looped.outputs import Completion, TokenEvent
-from looped.records import ItemRecord
+from looped.engine.outputs import Completion, TokenEvent
+from looped.engine.records import ItemRecord
 from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason
 

@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from looped.outputs import Completion, TokenEvent
-from looped.records import EngineStats, LaunchRecord
+from looped.engine.outputs import Completion, TokenEvent
+from looped.engine.records import EngineStats, LaunchRecord
 from looped.sched import ItemKind
 
 from .engine_thread import StepReport

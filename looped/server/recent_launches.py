@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from looped.records import LaunchRecord
+from looped.engine.records import LaunchRecord
 
 LAUNCHES_KEPT = 200
 RATE_SECONDS = 10.0

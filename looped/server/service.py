@@ -5,11 +5,11 @@ import logging
 import time
 from enum import StrEnum
 
+from looped.engine.outputs import Completion, StepOutput
+from looped.engine.records import EngineStats, LaunchRecord
 from looped.llm import LLM
-from looped.outputs import Completion, StepOutput
-from looped.records import EngineStats, LaunchRecord
 from looped.sampling_params import SamplingParams
-from looped.text_outputs import TextOutputs
+from looped.text.text_outputs import TextOutputs
 
 from .config import ServerConfig
 from .engine_thread import (

@@ -10,18 +10,18 @@ from math import inf, isfinite
 from statistics import fmean
 from typing import Any
 
-from looped.bench.backlog import FEWEST_FOR_GROWTH, backlog_growth, is_bounded
-from looped.bench.capacity import Capacity, find_capacity
-from looped.bench.statistics import MIN_VALUES_FOR_P99, Numbers
 from looped.errors import UsageError
+from looped.measure.backlog import FEWEST_FOR_GROWTH, backlog_growth, is_bounded
+from looped.measure.capacity import Capacity, find_capacity
+from looped.measure.statistics import MIN_VALUES_FOR_P99, Numbers
 from looped.progress import progress_bars
+from looped.record.timeline import Timeline
 from looped.sched import SchedulerConfig
-from looped.timeline import Timeline
 
 from .coverage import UNNAMED
 from .grid import Grid, Point, mean_numbers, workers
+from .loads.workload import Workload
 from .summary import UNITS
-from .workload import Workload
 
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
 """Numbers that an objective can bound."""

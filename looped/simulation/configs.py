@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from looped.launch_events import EngineEvent
+from looped.engine.events import EngineEvent
 from looped.sched import ConfigError, SchedulerConfig
 
 DECIDING = (

@@ -1,9 +1,9 @@
 """How much of a run rests on launches that a cost table was fitted to, and how much lies beside."""
 
+from looped.record.timeline import Timeline
 from looped.sched import CostModel
-from looped.timeline import Timeline
 
-from .samples import kind_of
+from .fitting.samples import kind_of
 
 UNNAMED = "unnamed_launches"
 """Name of the share in results, in percent."""

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
+from looped.engine.events import AbortEvent, EndEvent, FaultEvent, LaunchEvent, RequestEvent
+from looped.engine.records import ItemRecord, LaunchRecord
 from looped.errors import LoopedError
-from looped.launch_events import AbortEvent, EndEvent, FaultEvent, LaunchEvent, RequestEvent
-from looped.records import ItemRecord, LaunchRecord
+from looped.record.timeline import Name
 from looped.sched import (
     ExitMode,
     ExitRule,
@@ -22,7 +23,6 @@ from looped.sched import (
     Stage,
     is_deciding,
 )
-from looped.timeline import Name
 
 STOP_ID = 1
 """Stands for whatever ended a request with reason `stop`."""

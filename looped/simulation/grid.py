@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
-from looped.bench.statistics import Numbers
+from looped.measure.statistics import Numbers
 from looped.progress import progress_bars
+from looped.record.timeline import Timeline
 from looped.sched import CostModel, Policy, SchedulerConfig
-from looped.timeline import Timeline
 
 from .coverage import UNNAMED, unnamed_share
+from .loads.workload import check_rate
 from .options import parse_policy
 from .runs import WorkloadPlan, scheduler_config, simulate
 from .summary import UNITS, Summary
-from .workload import check_rate
 
 
 @dataclass(frozen=True)

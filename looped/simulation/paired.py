@@ -10,7 +10,7 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from looped.bench.statistics import Numbers
+from looped.measure.statistics import Numbers
 
 T_QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,

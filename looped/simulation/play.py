@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from looped.engine import LLMEngine
-from looped.launch_events import LogEvent
-from looped.launch_observer import LaunchObserver, LaunchRecorder
+from looped.engine.events import LogEvent
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver, LaunchRecorder
+from looped.record.timeline import Name, Timeline
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions, Request
-from looped.timeline import Name, Timeline
 
-from .workload import Workload, WorkloadRequest
+from .loads.workload import Workload, WorkloadRequest
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ The recorder is the engine's own; its clock is set to each simulated moment befo
 
 from collections.abc import Callable, Iterator
 
-from looped.launch_events import LogEvent
-from looped.launch_observer import LaunchRecorder, Moment
-from looped.records import ItemRecord, LaunchRecord
+from looped.engine.events import LogEvent
+from looped.engine.observer import LaunchRecorder, Moment
+from looped.engine.records import ItemRecord, LaunchRecord
 from looped.sched import SimulatedLaunch, Simulation
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import inf
 
-from looped.errors import LoopedError
-from looped.launch_events import (
+from looped.engine.events import (
     AbortEvent,
     EndEvent,
     EngineEvent,
@@ -21,7 +20,9 @@ from looped.launch_events import (
     LogEvent,
     RequestEvent,
 )
-from looped.records import ItemRecord
+from looped.engine.records import ItemRecord
+from looped.errors import LoopedError
+from looped.record.timeline import Name
 from looped.sched import (
     Batch,
     CodaResult,
@@ -36,10 +37,9 @@ from looped.sched import (
     ScoreResult,
     SimulatedExecutor,
 )
-from looped.timeline import Name
 
 from .fates import STOP_ID, OwnEvent, fates_of, missing_request
-from .prompts import LoggedPrompts
+from .loads.prompts import LoggedPrompts
 
 
 @dataclass

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from looped.bench.cells import NOTHING, SCALES, number_cell, shown_unit
-from looped.bench.page import description_lines, table_head, table_row
-from looped.bench.statistics import Numbers
+from looped.measure.cells import NOTHING, SCALES, number_cell, shown_unit
+from looped.measure.page import description_lines, table_head, table_row
+from looped.measure.statistics import Numbers
 from looped.sched import CostModel
 
 from .coverage import MOST_UNNAMED, UNNAMED
-from .fit import Fit
+from .fitting.fit import Fit
 from .paired import PairedNumber
 from .runs import ESTIMATE
 from .summary import UNITS

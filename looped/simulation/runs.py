@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from looped.engine.events import EngineEvent, LogEvent
 from looped.errors import UsageError
-from looped.launch_events import EngineEvent, LogEvent
-from looped.launch_log import WAITS, LaunchLogWriter
+from looped.record.launch_log import WAITS, LaunchLogWriter
+from looped.record.timeline import Timeline
 from looped.sched import (
     ConfigError,
     CostModel,
@@ -22,18 +23,11 @@ from looped.sched import (
     Simulation,
     read_cost_table,
 )
-from looped.timeline import Timeline
 
-from .depths import DepthSource, RecordedDepths, depth_source
-from .prompts import VOCAB_SIZE
+from .loads.depths import DepthSource, RecordedDepths, depth_source
+from .loads.prompts import VOCAB_SIZE
+from .loads.workload import Lengths, Workload, WorkloadRequest, fewest_loops, synthetic_requests
 from .recording import record
-from .workload import (
-    Lengths,
-    Workload,
-    WorkloadRequest,
-    fewest_loops,
-    synthetic_requests,
-)
 
 OUTPUT_TOKENS = Lengths(64, 64)
 """Of a made-up request, if nothing says otherwise."""

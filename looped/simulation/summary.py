@@ -8,10 +8,10 @@ last token; nothing is left out at its ends.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from looped.bench.statistics import Latencies, Numbers
 from looped.errors import LoopedError
+from looped.measure.statistics import Latencies, Numbers
+from looped.record.timeline import Name, Timeline, token_loops
 from looped.sched import ItemKind, LaunchKind
-from looped.timeline import Name, Timeline, token_loops
 
 UNITS = {
     "makespan": "s",

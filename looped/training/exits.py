@@ -15,7 +15,7 @@ from looped.models import OuroModel
 from .batches import Batch
 from .config import PretrainConfig
 from .forward import Leaves
-from .objective import cross_entropy
+from .objectives.objective import cross_entropy
 
 
 def rows_with_exits(batch: Batch, share: float) -> Bool[Array, " T"]:

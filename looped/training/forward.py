@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from looped.models import OuroModel
 
 from .batches import Batch
-from .objective import cross_entropy
+from .objectives.objective import cross_entropy
 
 
 class Leaves(Protocol):

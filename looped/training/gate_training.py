@@ -14,8 +14,8 @@ from looped.models import OuroModel
 from .batches import Batch, Batches, token_shares
 from .config import GateConfig, LookaheadConfig
 from .forward import loop_losses, loop_states
-from .gate_objective import continue_targets, gate_loss
-from .lookahead_objective import lookahead_loss
+from .objectives.gate_objective import continue_targets, gate_loss
+from .objectives.lookahead_objective import lookahead_loss
 from .run_folder import RunFolder
 from .trainer import train
 

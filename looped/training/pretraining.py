@@ -13,7 +13,7 @@ from .batches import Batch, Batches, token_shares
 from .config import PretrainConfig
 from .exits import confident_exits, rows_with_exits
 from .forward import loop_losses, loop_states
-from .objective import expected_loss, log_exit_probabilities
+from .objectives.objective import expected_loss, log_exit_probabilities
 from .run_folder import RunFolder
 from .trainer import train
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from looped.config import ModelConfig, read_json
 from looped.errors import LoopedError, UsageError
-from looped.request_file import read_lines
-from looped.tokenizer import Tokenizer
+from looped.text.request_file import read_lines
+from looped.text.tokenizer import Tokenizer
 
 from .batches import DrawExample, Example, check_example
 from .digests import file_digest

@@ -30,11 +30,11 @@ ages them. Times are predicted for the row buckets of a plain engine.
 from functools import partial
 
 from ..buckets import bucket_for, coda_ladder, recurrent_ladder
+from ..costing.work import LaunchCosts, LaunchWork
 from ..errors import ConfigError
 from ..items import ItemKind, LaunchKind, ScheduledItem
 from ..request import Request, Stage
 from ..view import Selection, View
-from ..work import LaunchCosts, LaunchWork
 from .mixing import Items, choose_mixing, mix
 from .policy import Policy
 from .remaining import remaining_loops_ahead
@@ -72,7 +72,7 @@ def slack_from_options(*, target: str, costs: str) -> Policy:
     Raises:
         ConfigError: no such table, or a target that is none.
     """
-    from ..costs import read_cost_table  # reads files, which nothing else here does
+    from ..costing.cost_model import read_cost_table  # reads files, which nothing else here does
 
     try:
         seconds = float(target)

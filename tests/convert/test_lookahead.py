@@ -17,7 +17,7 @@ from looped.convert import (
     read_lookahead_gate,
     write_lookahead_gate,
 )
-from looped.engine import LLMEngine
+from looped.engine.llm_engine import LLMEngine
 from looped.errors import LoopedError, UsageError
 from looped.llm import LLM
 from looped.loading import load_folder

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from looped import LLM, SamplingParams, UsageError
-from looped.engine_config import EngineConfig
-from looped.executables import all_rungs, ladders_for
-from looped.launch_observer import LaunchRecorder
+from looped.engine.observer import LaunchRecorder
+from looped.engine.options import EngineConfig
 from looped.llm import GenerationRequest
+from looped.programs.executables import all_rungs, ladders_for
 from looped.sched import ExitOptions, FinishReason, LaunchKind
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}

@@ -14,8 +14,9 @@ from attention_cases import Decode, PaddedShape, Prompt, bits, build_case
 from attention_suite import INTERPRETED, InterpretedTriton
 from triton_interpreter import interpret
 
-from looped.pallas_kernels import NO_BLOCK, kv_write, triton_write
-from looped.pallas_kernels.triton_tiles import TILES, tiles_for
+from looped.pallas_kernels import NO_BLOCK, kv_write
+from looped.pallas_kernels.triton import write as triton_write
+from looped.pallas_kernels.triton.tiles import TILES, tiles_for
 
 each_form = pytest.mark.parametrize("target", INTERPRETED)
 

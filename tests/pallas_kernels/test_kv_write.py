@@ -9,7 +9,8 @@ from attention_cases import bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.pallas_kernels import NO_BLOCK, WRITERS, copy_positions, pallas_write, write_kv
+from looped.pallas_kernels import NO_BLOCK, WRITERS, copy_positions, write_kv
+from looped.pallas_kernels.pallas import write as pallas_write
 
 NUM_LAYERS, NUM_BLOCKS, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM = 3, 6, 2, 4, 8
 NUM_ROWS, NUM_TARGETS = 5, 3

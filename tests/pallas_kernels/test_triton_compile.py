@@ -11,7 +11,7 @@ from triton_ir import offsets_into
 
 from looped.pallas_kernels import ARCHITECTURES
 from looped.pallas_kernels.tiles import padded_dim
-from looped.pallas_kernels.triton_tiles import TILES, tiles_for
+from looped.pallas_kernels.triton.tiles import TILES, tiles_for
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -28,7 +28,7 @@ ATTENTION_KERNELS = ("prompt_kernel", "decode_kernel", "fused_kernel")
 
 @functools.cache
 def compiled_kernels(*configuration, **sizes):
-    from looped.pallas_kernels import triton_report
+    from looped.pallas_kernels.triton import report as triton_report
 
     return [
         triton_report.compile_launch(launch, *configuration)
@@ -54,7 +54,7 @@ def test_every_kernel_compiles_within_the_limits_of_its_gpu(architecture, dtype,
 @pytest.mark.parametrize(("index", "key"), list(enumerate(TILES)))
 def test_a_launch_of_every_tile_configuration_compiles_within_the_limits(index, key):
     """One of its three attention kernels, another one on the other GPU; the slow tests have all."""
-    from looped.pallas_kernels import triton_report
+    from looped.pallas_kernels.triton import report as triton_report
 
     architecture, kind, size = key
     name = ATTENTION_KERNELS[(index + index // 6) % 3]
@@ -118,7 +118,8 @@ NARROW = {
 
 @pytest.mark.parametrize("name", NARROW)
 def test_offsets_that_are_widened_after_their_products_would_be_seen(name, tmp_path):
-    from looped.pallas_kernels import triton_kernels, triton_report
+    from looped.pallas_kernels.triton import kernels as triton_kernels
+    from looped.pallas_kernels.triton import report as triton_report
 
     text = Path(triton_kernels.__file__).read_text()
     for right, wrong in NARROW[name].items():

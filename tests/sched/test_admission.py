@@ -4,8 +4,8 @@ import pytest
 from stub_executor import StubExecutor, StubPayload
 
 from looped.sched import ExitOptions, Request, SchedulerConfig, Stage, resolve_exit
-from looped.sched.admission import AdmissionQueue
-from looped.sched.resources import Resources
+from looped.sched.memory.admission import AdmissionQueue
+from looped.sched.memory.resources import Resources
 
 NUM_PLANES = 2
 RULE = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)

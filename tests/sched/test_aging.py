@@ -23,8 +23,8 @@ from looped.sched import (
     Selection,
     Stage,
     View,
-    aging,
 )
+from looped.sched.choice import aging
 
 MIXED, SEPARATE, ATOMIC = (POLICIES[name] for name in ("mixed", "separate", "atomic"))
 NUM_SEQS = 4

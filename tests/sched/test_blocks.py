@@ -5,7 +5,7 @@ import random
 import pytest
 
 from looped.sched import ExitOptions, InterfaceError, Request, SchedulerConfig, resolve_exit
-from looped.sched.blocks import BlockManager
+from looped.sched.memory.blocks import BlockManager
 
 NUM_PLANES = 2
 RULE = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from looped.sched import ConfigError, CostModel, LaunchKind, LaunchWork, read_cost_table
-from looped.sched.costs import cost_table_names
+from looped.sched.costing.cost_model import cost_table_names
 
 MODEL = CostModel(
     name="made-up",

@@ -33,10 +33,10 @@ from looped.sched import (
     Selection,
     Stage,
     View,
-    offer,
     wavefront_from_options,
     wavefront_policy,
 )
+from looped.sched.choice import offer
 
 MIXED = POLICIES["mixed"]
 

@@ -116,10 +116,10 @@ def test_a_late_client_makes_the_command_fail(live, tmp_path):
 def test_the_machine_is_described_before_it_is_loaded(live, monkeypatch):
     moments = []
     monkeypatch.setattr(
-        "looped.bench.machine.describe_host", lambda: moments.append("described") or {}
+        "looped.measure.machine.describe_host", lambda: moments.append("described") or {}
     )
     monkeypatch.setattr(
-        "looped.bench.endpoint.Endpoint.card",
+        "looped.bench.serve.endpoint.Endpoint.card",
         lambda self: moments.append("asked") or {"id": MODEL, "max_model_len": 1},
     )
     done = bench(live, "--vocab-size", 9, check=False)

@@ -252,7 +252,8 @@ def test_requests_that_the_engine_has_not_seen_fail_with_it(tiny_folder):
 def test_a_fault_in_a_route_is_a_500_in_openais_form(tiny_folder, monkeypatch):
     with live_server(tiny_llm(tiny_folder)) as live:
         monkeypatch.setattr(
-            "looped.server.backend.Backend.check_model", lambda *arguments: asyncio.no_such_thing
+            "looped.server.api.backend.Backend.check_model",
+            lambda *arguments: asyncio.no_such_thing,
         )
         response = live.post("/v1/completions", LONG)
         assert response.status_code == 500

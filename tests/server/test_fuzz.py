@@ -6,7 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from looped.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from looped.server.api.schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
 SCALARS = st.one_of(
     st.none(),

@@ -4,7 +4,7 @@ from byte_tokenizers import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped.server.logprobs import TextOffsets
+from looped.server.api.logprobs import TextOffsets
 
 PIECES = st.lists(
     st.one_of(

@@ -15,13 +15,13 @@ from dataclasses import fields
 import httpx
 import pytest
 
-from looped.engine_config import EngineConfig, option_flag
-from looped.launch_events import EndEvent, LaunchEvent
-from looped.launch_log import read_launch_log
+from looped.engine.events import EndEvent, LaunchEvent
+from looped.engine.options import EngineConfig, option_flag
 from looped.llm import LLM
-from looped.request_file import read_exit_trace
+from looped.record.launch_log import read_launch_log
 from looped.sampling_params import SamplingParams
 from looped.server.config import ServerConfig
+from looped.text.request_file import read_exit_trace
 
 COMMAND = [sys.executable, "-c", "from looped.cli import main; main()"]
 SIZES = {
@@ -149,7 +149,7 @@ def test_a_signal_during_the_warm_up_is_no_failure(tiny_folder, tmp_path):
 
 ENDLESS_WARM_UP = """
 import time
-from looped.engine import LLMEngine
+from looped.engine.llm_engine import LLMEngine
 from looped.server import service
 service.SECONDS_TO_JOIN = 60.0
 LLMEngine.warm_up = lambda engine, **options: time.sleep(60)

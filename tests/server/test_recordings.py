@@ -3,10 +3,10 @@
 import numpy as np
 from live_servers import live_server, tiny_llm
 
-from looped.exit_trace import recording_exits
-from looped.gate_record import read_gate_record, recording_gates
-from looped.launch_observer import LaunchObserver
-from looped.request_file import read_exit_trace
+from looped.engine.observer import LaunchObserver
+from looped.record.exit_trace import recording_exits
+from looped.record.gate_record import read_gate_record, recording_gates
+from looped.text.request_file import read_exit_trace
 
 
 def test_gates_and_exits_are_recorded_in_order_of_arrival_and_early_exits_refused(

@@ -16,14 +16,10 @@ from attention_cases import (
     random_mix,
 )
 
-from looped.pallas_kernels import (
-    BACKENDS,
-    DEFAULT_ARCHITECTURE,
-    ragged_paged_attention,
-    triton_attention,
-)
+from looped.pallas_kernels import BACKENDS, DEFAULT_ARCHITECTURE, ragged_paged_attention
 from looped.pallas_kernels.tiles import architecture_of
-from looped.pallas_kernels.triton_tiles import TritonTiles, tiles_for
+from looped.pallas_kernels.triton import attention as triton_attention
+from looped.pallas_kernels.triton.tiles import TritonTiles, tiles_for
 
 # Largest absolute difference from the oracle, by q's dtype. Values are standard normal, so no
 # output is larger than about 5. Pools are compared as stored: their rounding is not an error.

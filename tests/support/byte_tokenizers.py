@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
-from looped.tokenizer import Tokenizer
+from looped.text.tokenizer import Tokenizer
 
 
 def byte_characters() -> dict[int, str]:

@@ -1,6 +1,6 @@
 """Completions made by hand, for what judges them."""
 
-from looped.outputs import Completion
+from looped.engine.outputs import Completion
 from looped.sched import FinishReason
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from looped.config import ModelConfig
 from looped.convert import LookaheadGate
-from looped.engine import LLMEngine
-from looped.engine_config import EngineConfig
-from looped.executables import Executables
-from looped.launch_events import LogEvent
-from looped.launch_observer import LaunchRecorder
+from looped.engine.events import LogEvent
+from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchRecorder
+from looped.engine.options import EngineConfig
+from looped.engine.outputs import Completion
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
-from looped.outputs import Completion
+from looped.programs.executables import Executables
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from looped.runner import Runner
+from looped.engine.runner import Runner
 
 
 class InjectedError(Exception):

@@ -12,8 +12,8 @@ names = [
     if not module.name.endswith(".__main__")
 ]
 if importlib.util.find_spec("triton") is None:
-    print("looped.pallas_kernels.triton_kernels is not imported: it needs triton, an extra")
-    names.remove("looped.pallas_kernels.triton_kernels")
+    print("looped.pallas_kernels.triton.kernels is not imported: it needs triton, an extra")
+    names.remove("looped.pallas_kernels.triton.kernels")
 for name in names:
     importlib.import_module(name)
 missing = {"looped.sched", "looped.pallas_kernels", "looped.convert", "looped.cli"} - set(names)

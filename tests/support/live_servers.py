@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import uvicorn
 
-from looped.executables import Executables
 from looped.llm import LLM
+from looped.programs.executables import Executables
 from looped.server.app import create_app
 from looped.server.config import ServerConfig
 from looped.server.run import DrainingServer

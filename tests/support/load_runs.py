@@ -1,7 +1,7 @@
 """Runs of a load with known times, as a client would have seen them."""
 
-from looped.bench.load_run import LoadRun
-from looped.bench.served_request import ServedRequest
+from looped.bench.serve.load_run import LoadRun
+from looped.bench.serve.served_request import ServedRequest
 
 
 def served(index, arrival, *, first=0.5, gaps=(0.1, 0.1), failure=None, lag=0.0, tail=0.0):

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from looped.launch_events import EndEvent, LaunchEvent, LogEvent, RequestEvent
+from looped.engine.events import EndEvent, LaunchEvent, LogEvent, RequestEvent
+from looped.record.timeline import Timeline
 from looped.sched import CostModel
+from looped.simulation.loads.workload import Lengths
 from looped.simulation.runs import WorkloadPlan, scheduler_config, simulate
-from looped.simulation.workload import Lengths
-from looped.timeline import Timeline
 
 COSTS = CostModel(
     name="made-up",

@@ -14,9 +14,9 @@ from looped.bench.arms import ARMS
 from looped.bench.driving import drive
 from looped.bench.runs import Place, Run, RunOptions
 from looped.bench.workload import WorkItem, Workload
-from looped.launch_events import LogEvent
-from looped.launch_observer import LaunchRecorder, Moment
-from looped.records import ItemRecord, LaunchRecord
+from looped.engine.events import LogEvent
+from looped.engine.observer import LaunchRecorder, Moment
+from looped.engine.records import ItemRecord, LaunchRecord
 from looped.sched import (
     Batch,
     ExitMode,

@@ -1,0 +1,388 @@
+"""The engine: schedule, pack, launch, collect, apply."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from looped.errors import LoopedError, UsageError
+from looped.loading import LoadedModel
+from looped.programs.executables import Executables, all_rungs, ladders_for, reachable_rungs
+from looped.programs.lookahead import LookaheadHeads, check_lookahead
+from looped.programs.passes import Parameters
+from looped.record.gate_record import check_full_depth
+from looped.sampling_params import SamplingParams
+from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
+
+from .memory_plan import MemoryPlan
+from .observer import LaunchObserver, Moment
+from .options import EngineConfig
+from .outputs import Completion, StepOutput, TokenEvent
+from .planning import choose_backend, log_derived, plan_scheduler, plan_shape
+from .records import EngineStats
+from .requests import build_requests
+from .runner import Launched, PackedLaunch, Runner
+
+logger = logging.getLogger(__name__)
+
+
+class LLMEngine:
+    """Serves requests on one model, one launch a step.
+
+    Args:
+        loaded: model and configuration.
+        config: options.
+        eos_token_ids: ids that end a request unless it ignores them.
+        executables: compiled steps to share with another engine of the same shape.
+        observer: is told of every launch; None tells nobody.
+
+    Raises:
+        UsageError: options that contradict each other, with the numbers.
+        LoopedError: no memory for a useful KV pool.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig | None = None,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        executables: Executables | None = None,
+        observer: LaunchObserver | None = None,
+    ) -> None:
+        self.config = config or EngineConfig()
+        self._observer = observer or LaunchObserver()
+        self.model_config = loaded.config
+        self.loaded = loaded
+        """The model and the configuration it runs with."""
+        self._eos_token_ids = frozenset(eos_token_ids)
+        if self.config.layers not in (None, loaded.layers):
+            raise UsageError(
+                f"layers {self.config.layers} was asked for, but the model was loaded "
+                f"{loaded.layers}; load it with load_folder(..., layers={self.config.layers!r})"
+            )
+        self._exit_defaults = self.config.exit_defaults(loaded.config)
+        check_lookahead(self.config.exit_mode, loaded.lookahead_gate, loaded.config.num_loops)
+        parameters = Parameters(
+            model=loaded.model,
+            lookahead=LookaheadHeads.create(
+                loaded.config, seed=self.config.lookahead_seed, gate=loaded.lookahead_gate
+            ),
+        )
+        backend = choose_backend(self.config)
+        if backend.startswith("pallas") and jax.default_backend() == "cpu":
+            logger.warning(
+                "attention backend %s runs in the Pallas interpreter on a CPU: for tests, slow",
+                backend,
+            )
+        shape = plan_shape(loaded, self.config, parameters, backend)
+        self.scheduler_config = plan_scheduler(self.config, shape)
+        log_derived(self.scheduler_config)
+        self._ladders = ladders_for(
+            self.scheduler_config, is_deterministic=self.config.deterministic
+        )
+        if executables is None:
+            executables = Executables(shape, parameters, backend=backend)
+        else:
+            compiled = executables.shape, executables.backend, executables.layers
+            needed = shape, backend, loaded.layers
+            if compiled != needed:
+                raise UsageError(
+                    f"shared executables were compiled for {compiled}, this engine needs {needed}"
+                )
+        self.runner = Runner(
+            parameters, executables, self._ladders, records_gates=self._observer.records_gates
+        )
+        self.scheduler = Scheduler(self.scheduler_config, self.runner.prompt_pool)
+        self.is_broken = False
+        """Whether the device state is lost for good; such an engine takes no more requests."""
+        self._parameters = parameters
+        self._told_plan: MemoryPlan | None = None
+        self._unfinished: dict[str, dict[int, Request]] = {}
+        """Samples that have not ended, by request id and sample index."""
+        self._stats = EngineStats(num_blocks=shape.num_blocks)
+        self._observer.built(
+            self.scheduler,
+            self._ladders,
+            is_deterministic=self.config.deterministic,
+            records_gates=self._observer.records_gates,
+        )
+
+    def rebuilt(self) -> "LLMEngine":
+        """A new engine of the same sizes on the same executables, which compiles nothing.
+
+        For use when this one is broken or has raised: its requests are gone, and its device state
+        is freed first, so it must not be used any more.
+
+        Raises:
+            Exception: what the platform raises when no device state can be had.
+        """
+        self.is_broken = True
+        self.runner.delete_state()
+        return self.with_options()
+
+    def with_options(self, **changes: Any) -> "LLMEngine":
+        """An engine of its own state on the same weights and executables, which share their steps.
+
+        Args:
+            changes: options of `EngineConfig` that differ, such as the policy; none that changes a
+                size, since steps are compiled for those.
+
+        Raises:
+            UsageError: options that contradict each other, or that need other steps.
+        """
+        shape = self.runner.executables.shape
+        # Sizes are given, so that nothing is measured or compiled to find them a second time.
+        sizes = {
+            "num_blocks": shape.num_blocks,
+            "kv_cache_bytes": None,
+            "max_model_len": shape.max_model_len,
+        }
+        return LLMEngine(
+            self.loaded,
+            replace(self.config, **{**sizes, **changes}),
+            eos_token_ids=self._eos_token_ids,
+            executables=self.runner.executables,
+            observer=self._observer,
+        )
+
+    def warm_up(
+        self,
+        prompt_lengths: list[int] | None = None,
+        *,
+        has_scores: bool = True,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Compiles ahead, so that no request causes a compilation; logs a new memory plan.
+
+        Args:
+            prompt_lengths: of all requests that will come, once per sample, if they are known:
+                only what these can reach is compiled. None compiles every rung.
+            has_scores: whether any of those asks for prompt log-probabilities.
+            should_stop: asked before each compilation, which takes seconds; no more follow then.
+        """
+        rungs = (
+            all_rungs(self._ladders)
+            if prompt_lengths is None
+            else reachable_rungs(
+                self._ladders, self.scheduler_config, prompt_lengths, has_scores=has_scores
+            )
+        )
+        self.runner.executables.prepare(rungs, should_stop=should_stop)
+        plan = self.memory_plan
+        if plan != self._told_plan:
+            self._told_plan = plan
+            logger.info("%s", plan)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where memory goes; the workspace is that of the steps compiled so far."""
+        executables = self.runner.executables
+        return MemoryPlan(
+            weights=sum(leaf.nbytes for leaf in jax.tree.leaves(self._parameters)),
+            kv_pool=executables.shape.kv_bytes,
+            prompt_state=executables.shape.prompt_state_bytes,
+            sampling_state=executables.shape.sampling_state_bytes,
+            workspace=executables.workspace_bytes,
+        )
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Queues a request.
+
+        Raises:
+            UsageError: it could never run (too long, empty, ids outside the vocabulary, an id in
+                use, conflicting exit options); nothing has changed.
+        """
+        requests = self._built(request_id, prompt_token_ids, params)
+        try:
+            for request in requests:  # all alike: what refuses one refuses the first
+                self.scheduler.add(request)
+        except RequestError as error:
+            raise UsageError(str(error)) from None
+        self._unfinished[request_id] = {request.sample_index: request for request in requests}
+        for request in requests:
+            self._observer.added(request, self.scheduler)
+
+    def check_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Refuses what `add_request` would, and changes nothing.
+
+        Raises:
+            UsageError: as `add_request` has it.
+        """
+        requests = self._built(request_id, prompt_token_ids, params)
+        try:
+            self.scheduler.check(requests[0])  # all alike
+        except RequestError as error:
+            raise UsageError(str(error)) from None
+
+    def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
+        """Ends a request, or one of its samples; safe at any moment.
+
+        Its id may be used again at once, when no sample is left.
+
+        Returns:
+            Completions of the samples that have ended now, in order, none for an unknown request.
+            Those of samples in flight are brought by a later step.
+        """
+        samples = [
+            request
+            for index, request in self._unfinished.get(request_id, {}).items()
+            if sample_index in (None, index)
+        ]
+        for request in samples:
+            self._forget(request)
+            self._observer.aborting(request, self.scheduler)
+        ended = [self.scheduler.abort(request_id, request.sample_index) for request in samples]
+        return self._completed([request for request in ended if request is not None]).completions
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether another step may bring something."""
+        return self.scheduler.has_unfinished_requests
+
+    def step(self) -> StepOutput:
+        """Runs one launch; an empty output if nothing can run.
+
+        A launch that fails before the device has it ends its own requests with an error. One that
+        fails later has lost the donated state: every active request ends with an error, and
+        waiting requests go on with a fresh state. An interrupt leaves the engine usable, too: its
+        active requests end, and the exception goes on.
+        If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
+        """
+        now = self._observer.mark(Moment.SCHEDULING)
+        batch = None
+        try:
+            batch = self.scheduler.schedule(now)
+            if batch is None:
+                return StepOutput()
+            return self._run(batch)
+        except BaseException as error:  # an interrupt, or a fault of ours or of the policy
+            if isinstance(error, Exception):
+                # Where there is no batch it is a policy's most often, which the message names.
+                name, has_batch = type(error).__name__, batch is not None
+                logger.error("a step failed with %s", name, exc_info=has_batch)
+            self._reset(error)
+            raise
+
+    def _built(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> list[Request]:
+        """The samples of a request; UsageError for what the engine's options refuse."""
+        if self.is_broken:
+            raise LoopedError("this engine has lost its device state; make another one")
+        if request_id in self._unfinished:
+            raise UsageError(
+                f"request {request_id!r}: expected an id of its own, got one of an unfinished "
+                "request"
+            )
+        policy = self.scheduler.policy
+        if params.prompt_logprobs_every_loop and policy.runs_all_depths:
+            raise UsageError(
+                f"request {request_id!r}: prompt_logprobs_every_loop needs launches of one depth, "
+                f"and policy {policy.name} runs every depth in one; choose another policy, or "
+                "leave it out to score the last loop"
+            )
+        requests = build_requests(
+            request_id,
+            prompt_token_ids,
+            params,
+            vocab_size=self.model_config.vocab_size,
+            num_planes=self.model_config.num_loops,
+            eos_token_ids=self._eos_token_ids,
+            exit_defaults=self._exit_defaults,
+            lookahead_gate=self.loaded.lookahead_gate,
+        )
+        if self._observer.records_gates:
+            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
+        return requests
+
+    def _run(self, batch: Batch) -> StepOutput:
+        self._observer.mark(Moment.PACKING)
+        try:
+            packed = self.runner.pack(batch)
+        except Exception as error:  # whatever it is, it concerns this batch alone
+            return self._fail_batch(batch, error)
+        self._observer.mark(Moment.STARTING)
+        try:
+            launched = self.dispatch(packed)
+            self._observer.mark(Moment.DISPATCHED)
+            if self._observer.waits_for_device:
+                self.runner.wait()
+            result = self.runner.collect(launched)
+        except Exception as error:  # the state was donated and is gone
+            logger.error("a launch failed on the device; starting over", exc_info=error)
+            return self._reset(error)
+        self._observer.mark(Moment.COLLECTED)
+        self._observer.collected(batch, result)
+        update = self.scheduler.apply(batch, result)
+        self._observer.launched(
+            self.runner.records[-1],
+            update.tokens,
+            self.scheduler,
+            self.runner.executables.num_compilations,
+        )
+        return self._report(update)
+
+    def dispatch(self, packed: PackedLaunch) -> Launched:
+        """Starts a packed launch and counts it."""
+        launched = self.runner.launch(packed)
+        self._stats.count(self.runner.records[-1])
+        return launched
+
+    def stats(self) -> EngineStats:
+        """Totals since the start and the present load."""
+        return replace(
+            self._stats,
+            num_launches=dict(self._stats.num_launches),
+            num_readbacks=self.runner.reader.num_reads,
+            num_compilations=self.runner.executables.num_compilations,
+            num_waiting=self.scheduler.num_waiting,
+            num_active=self.scheduler.num_active,
+            num_used_blocks=self.scheduler.num_used_blocks,
+        )
+
+    def _fail_batch(self, batch: Batch, error: Exception) -> StepOutput:
+        logger.error("a launch failed before it reached the device", exc_info=error)
+        self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=False)
+        return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
+
+    def _reset(self, error: BaseException) -> StepOutput:
+        if isinstance(error, Exception):
+            self._stats.num_failed_launches += 1
+        self._observer.failed(repr(error), self.scheduler, is_reset=True)
+        finished = self.scheduler.reset(f"the device state was lost: {error!r}")
+        try:
+            self.runner.reset()
+        except Exception as second:  # out of memory, most likely
+            logger.error("no fresh device state", exc_info=second)
+            self.is_broken = True
+            finished += self.scheduler.fail_waiting(f"no fresh device state: {second!r}")
+        return self._completed(finished)
+
+    def _report(self, update: StepUpdate) -> StepOutput:
+        self._stats.num_output_tokens += len(update.tokens)
+        output = self._completed(update.finished)
+        return replace(output, tokens=[TokenEvent.from_output(token) for token in update.tokens])
+
+    def _completed(self, finished: list[Request]) -> StepOutput:
+        self._stats.num_cached_prompt_tokens += sum(
+            request.num_cached_tokens for request in finished
+        )
+        for request in finished:
+            self._forget(request)
+            self._observer.ended(request, self.scheduler)
+        return StepOutput(completions=[Completion.from_request(request) for request in finished])
+
+    def _forget(self, request: Request) -> None:
+        """Takes a sample out of its request; after an abort the id may be another request's."""
+        samples = self._unfinished.get(request.request_id, {})
+        if samples.get(request.sample_index) is request:
+            del samples[request.sample_index]
+            if not samples:
+                del self._unfinished[request.request_id]

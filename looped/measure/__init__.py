@@ -1,0 +1,1 @@
+"""What benchmarks, simulations and evaluations share: statistics, capacity, results and pages."""

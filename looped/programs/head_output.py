@@ -1,0 +1,84 @@
+"""What an LM head returns to the host, in coda and score launches: one int32 array, so one read.
+
+Floats travel as their bits.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int
+
+from looped.device.state import register_pytree
+from looped.sched import CodaResult, ScoreResult, TopLogprobs
+
+NUM_SINGLE = 3
+"""Rows of the array before the two of N rows each."""
+
+
+@register_pytree
+class HeadOutput:
+    """Outputs of R rows; N is the most alternatives that can be asked for."""
+
+    token_ids: Any
+    """[R] drawn tokens; in a score the most likely ones."""
+    logprobs: Any
+    """[R] raw log-probabilities, float32: of the drawn tokens, or of those that were scored."""
+    is_finite: Any
+    """[R] whether all logits of the row were finite."""
+    top_token_ids: Any
+    """[N R] most likely tokens, or zeros if no row of the launch asks."""
+    top_logprobs: Any
+    """[N R] their raw log-probabilities, float32."""
+
+    def pack(self) -> Int[Array, "outputs R"]:
+        """The one array, inside a compiled step."""
+        bits = lax.bitcast_convert_type(self.logprobs, jnp.int32)
+        singles = jnp.stack([self.token_ids, bits, self.is_finite])
+        top_bits = lax.bitcast_convert_type(self.top_logprobs, jnp.int32)
+        return jnp.concatenate([singles, self.top_token_ids, top_bits])
+
+    @classmethod
+    def unpack(cls, values: np.ndarray[Any, Any]) -> "HeadOutput":
+        """NumPy views of what the host has read."""
+        token_ids, bits, is_finite = values[:NUM_SINGLE]
+        top_token_ids, top_bits = np.split(values[NUM_SINGLE:], 2)
+        return cls(
+            token_ids=token_ids,
+            logprobs=bits.view(np.float32),
+            is_finite=is_finite,
+            top_token_ids=top_token_ids,
+            top_logprobs=top_bits.view(np.float32),
+        )
+
+    def to_coda_result(self, num_logprobs: Sequence[int | None]) -> CodaResult:
+        """The scheduler's form: one entry per item, padding left out.
+
+        Args:
+            num_logprobs: how many alternatives each item asks for; None for no list.
+        """
+        count = len(num_logprobs)
+        return CodaResult(
+            self.token_ids[:count].tolist(),
+            self.logprobs[:count].tolist(),
+            (self.is_finite[:count] != 0).tolist(),
+            [
+                None if number is None else self._alternatives(row, number)
+                for row, number in enumerate(num_logprobs)
+            ],
+        )
+
+    def to_score_result(self, num_rows: int, num_logprobs: int) -> ScoreResult:
+        """The scheduler's form of a score of `num_rows` tokens, with so many alternatives each."""
+        return ScoreResult(
+            self.logprobs[:num_rows].tolist(),
+            self.token_ids[:num_rows].tolist(),
+            bool((self.is_finite[:num_rows] != 0).all()),
+            [self._alternatives(row, num_logprobs) for row in range(num_rows)],
+        )
+
+    def _alternatives(self, row: int, count: int) -> TopLogprobs:
+        token_ids, logprobs = self.top_token_ids[:count, row], self.top_logprobs[:count, row]
+        return tuple(zip(token_ids.tolist(), logprobs.tolist(), strict=True))

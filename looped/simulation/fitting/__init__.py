@@ -1,0 +1,1 @@
+"""Cost tables out of launch logs, by least squares."""

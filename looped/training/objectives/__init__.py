@@ -1,0 +1,1 @@
+"""What trainings minimise: the expected loss over exits, and the gates' own losses."""

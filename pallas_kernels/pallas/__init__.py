@@ -1,0 +1,1 @@
+"""The Pallas backend: attention and writes as Pallas kernels."""

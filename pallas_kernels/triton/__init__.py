@@ -1,0 +1,1 @@
+"""The Triton backend: hand-written kernels, called through jax-triton."""

@@ -1,0 +1,1 @@
+"""From what could run to the batch that does: offer, policy's answers, aging, checks."""

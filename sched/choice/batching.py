@@ -1,0 +1,70 @@
+"""From a policy's selection to a batch: checked, because a policy may come from anywhere.
+
+A wrong selection is refused before anything is allocated, with the policy's name.
+"""
+
+from ..errors import InterfaceError
+from ..items import Batch, ItemKind, LaunchKind
+from ..policies import Policy
+from ..view import Selection, View
+
+
+def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
+    """Return the launch of a non-empty selection from `view`.
+
+    Raises:
+        InterfaceError: items that the view does not offer or offers once, coda rows beside
+            others, decode items behind prompt items, too many rows or decode rows, or passes that
+            the items cannot run together.
+    """
+    items, policy_name = selection.candidates, policy.name
+    offered_codas = set(map(id, view.coda_items))
+    offered_passes = set(map(id, view.decode_items)) | set(map(id, view.prompt_items))
+    taken = set(map(id, items))
+    is_coda = taken <= offered_codas
+    if len(taken) < len(items) or not (is_coda or taken <= offered_passes):
+        raise _fault(policy_name, "distinct items of the view, coda rows by themselves")
+    launch = LaunchKind.CODA if is_coda else LaunchKind.RECURRENT
+    if selection.num_passes > 1:
+        launch = LaunchKind.PREFILL
+    batch = Batch(launch, items, selection.num_passes)
+    if batch.num_rows > view.max_num_batched_tokens:
+        raise _fault(
+            policy_name, f"at most {view.max_num_batched_tokens} rows", f"{batch.num_rows}"
+        )
+    if launch is LaunchKind.RECURRENT and batch.num_decode > view.max_decode_rows:
+        raise _fault(
+            policy_name, f"at most {view.max_decode_rows} decode rows", f"{batch.num_decode}"
+        )
+    if any(item.kind is ItemKind.PROMPT for item in items[: batch.num_decode]):
+        raise _fault(policy_name, "decode items before prompt items")
+    if selection.num_passes != 1:
+        _check_passes(batch, view.num_planes, policy_name)
+        may_skip = policy.uses_prompt_shortcut and view.shortcut_pays(batch.num_rows)
+        if not (policy.runs_all_depths or may_skip):
+            raise _fault(
+                policy_name,
+                "one pass a launch unless it declares runs_all_depths, or uses_prompt_shortcut and "
+                "the shortcut pays",
+                f"{selection.num_passes} passes of {batch.num_rows} rows",
+            )
+    return batch
+
+
+def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
+    depth = batch.items[0].depth
+    is_alike = all(item.kind is ItemKind.PROMPT and item.depth == depth for item in batch.items)
+    if not is_alike or any(item.is_single_pass for item in batch.items):
+        raise _fault(
+            policy_name,
+            "prompt items of one depth, none of them scored after every loop or behind another "
+            "item of its prompt, in a launch of several passes",
+        )
+    if not 1 <= batch.num_passes <= num_planes - depth:
+        raise _fault(
+            policy_name, f"1..{num_planes - depth} passes from depth {depth}", f"{batch.num_passes}"
+        )
+
+
+def _fault(policy_name: str, expected: str, got: str = "other ones") -> InterfaceError:
+    return InterfaceError(f"expected from policy {policy_name}: {expected}; got {got}")

@@ -1,0 +1,1 @@
+"""Who enters and what it holds: admission, KV blocks, prefix cache, slots."""

@@ -1,0 +1,85 @@
+"""What an active request holds: a slot, KV blocks and prompt state, given and taken in one place.
+
+A request is active from admission to its end. Every way to end, from a stop token to a lost
+device, comes through `release`, so nothing can be held by a request that is over.
+"""
+
+from ..config import SchedulerConfig
+from ..items import PromptItem
+from ..request import NO_SLOT, Request, Stage
+from ..states import PromptStateOwner
+from .blocks import BlockManager
+from .prefix import PrefixEntry
+
+
+class Resources:
+    """The active requests, in admission order, and everything that they hold."""
+
+    def __init__(self, config: SchedulerConfig, states: PromptStateOwner) -> None:
+        self.blocks = BlockManager(config)
+        self.active: dict[Request, None] = {}
+        self._config = config
+        self._states = states
+        self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
+        self._num_admitted = 0
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether one more request may be active."""
+        return bool(self._free_slots)
+
+    @property
+    def num_used_slots(self) -> int:
+        """Slots that are taken."""
+        return self._config.max_num_seqs - len(self._free_slots)
+
+    def activate(self, request: Request, hits: list[PrefixEntry]) -> None:
+        """Give a waiting request a slot and its cached blocks.
+
+        Without incremental KV the whole capacity is claimed here.
+        """
+        request.slot = self._free_slots.pop()
+        request.admission_index = self._num_admitted
+        self._num_admitted += 1
+        self.active[request] = None
+        self.blocks.open_tables(request, hits)
+        if not self._config.incremental_kv:
+            self.blocks.grow_tables(request, request.capacity)
+        request.num_cached_tokens = len(hits) * self._config.block_size
+        request.num_prefilled_tokens = request.num_cached_tokens
+        request.stage = Stage.PREFILL
+
+    def start_item(self, request: Request, num_tokens: int) -> PromptItem:
+        """Make the next prompt item of a request, of `num_tokens` or what remains of the prompt."""
+        start = request.num_chunked_tokens
+        count = min(num_tokens, request.num_prompt_tokens - start)
+        assert count > 0
+        item = PromptItem(start, count, self._states.acquire(request))
+        request.prompt_items.append(item)
+        return item
+
+    def complete_item(self, request: Request, item: PromptItem) -> None:
+        """Account for a prompt item that has run every depth, and move the request on.
+
+        Its KV is complete in every plane, so its full blocks are published. With its last item
+        the request goes to CODA, with the hidden row of its last prompt token.
+        """
+        assert item is request.prompt_items[0]
+        del request.prompt_items[0]
+        self._states.release(item.state)
+        request.num_prefilled_tokens = item.token_end
+        self.blocks.publish(request)
+        if request.is_prompt_complete:
+            request.loops_done = self._config.num_planes
+            request.stage = Stage.CODA
+
+    def release(self, request: Request) -> None:
+        """Take back everything that an active request holds; none of its items is in flight."""
+        assert not request.is_in_flight
+        for item in request.prompt_items:
+            self._states.release(item.state)
+        request.prompt_items.clear()
+        self.blocks.close_tables(request)
+        self._free_slots.append(request.slot)
+        request.slot = NO_SLOT
+        del self.active[request]

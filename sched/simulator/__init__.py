@@ -1,0 +1,1 @@
+"""The Scheduler on a clock and an executor of its own."""

@@ -1,0 +1,61 @@
+"""Arrays of launches in which one request has several prompt items."""
+
+import numpy as np
+import pytest
+from engines import make_engine
+
+from looped.programs.layouts import prefill_layout, recurrent_layout
+from looped.programs.packer import Packer
+from looped.sampling_params import SamplingParams
+from looped.sched import RecurrentResult, wavefront_policy
+
+PROMPT = list(range(100, 160))
+ROWS = 32
+
+
+@pytest.fixture
+def engine(tiny_folder):
+    """Nothing is compiled: no launch of it reaches the device."""
+    return make_engine(tiny_folder, policy=wavefront_policy(), prefill_chunk_size=7)
+
+
+def host_arrays(layout, buffer=None):
+    return layout.host_views(np.zeros(layout.size, np.int32) if buffer is None else buffer)
+
+
+def test_each_chunk_has_its_place_its_range_and_the_table_of_its_plane(engine):
+    engine.add_request("a", PROMPT, SamplingParams(max_tokens=2))
+    for _ in range(3):
+        batch = engine.scheduler.schedule()
+        engine.scheduler.apply(batch, RecurrentResult(None))
+    batch = engine.scheduler.schedule()
+    assert [item.depth for item in batch.items] == [3, 2, 1, 0]
+    shape, request = engine.runner.executables.shape, batch.items[0].request
+    layout = recurrent_layout(shape, ROWS)
+    arrays = host_arrays(layout, Packer(shape).pack_recurrent(batch, layout))
+    prompts, unused = arrays.prompts, [0] * (ROWS - 4)
+    assert (arrays.decode_slots == shape.max_num_seqs).all()
+    assert prompts.first_positions.tolist() == [0, 7, 14, 21, *unused]
+    assert prompts.first_rows.tolist() == [0, 7, 14, 21, *unused]
+    assert prompts.num_rows.tolist() == [7, 7, 7, 7, *unused]
+    assert prompts.is_embedded[:4].tolist() == [1, 1, 1, 0]
+    assert len(set(prompts.places[:4].tolist())) == 4
+    assert arrays.token_ids.tolist() == [0] * 21 + PROMPT[21:28] + [0] * 4
+    # Only the chunk that runs its last depth leaves a hidden row behind.
+    assert prompts.finish_slots.tolist() == [request.slot] + [shape.max_num_seqs] * (ROWS - 1)
+    for index, depth in enumerate([3, 2, 1, 0]):
+        table = request.block_tables[depth]
+        assert arrays.prompt_tables[index, : len(table)].tolist() == table
+
+
+@pytest.mark.parametrize("num_rows", [2, 8, ROWS])
+def test_only_prompt_items_of_a_single_pass_grow_with_the_window(engine, tiny_folder, num_rows):
+    plain = make_engine(tiny_folder, prefill_chunk_size=7).runner.executables.shape
+    shape, num_decode = engine.runner.executables.shape, min(num_rows, 8)
+    for each, num_items in ((plain, num_decode), (shape, min(num_rows, 4 * 8))):
+        arrays = host_arrays(recurrent_layout(each, num_rows))
+        assert arrays.decode_slots.shape == (num_decode,)
+        assert arrays.decode_tables.shape == (num_decode, 6)
+        assert arrays.prompts.places.shape == (num_items,)
+        assert arrays.prompt_tables.shape == (num_items, 6)
+    assert prefill_layout(shape, num_rows).size == prefill_layout(plain, num_rows).size
