@@ -27,29 +27,30 @@ if TYPE_CHECKING:
     from looped.text.tokenizer import Tokenizer
 
     from .config import ModelConfig
+    from .engine.generation_request import GenerationRequest
     from .errors import LoopedError, UsageError
-    from .llm import LLM, GenerationRequest
+    from .llm import LLM
     from .loading import LoadedModel, load_folder
     from .sampling_params import SamplingParams
 
 _HOMES = {
-    "Completion": ".outputs",
-    "Detokenizer": ".detokenizer",
-    "EngineConfig": ".engine_config",
-    "GenerationRequest": ".llm",
+    "Completion": ".engine.outputs",
+    "Detokenizer": ".text.detokenizer",
+    "EngineConfig": ".engine.options",
+    "GenerationRequest": ".engine.generation_request",
     "LLM": ".llm",
-    "LLMEngine": ".engine",
+    "LLMEngine": ".engine.llm_engine",
     "LoadedModel": ".loading",
-    "LoopScores": ".outputs",
+    "LoopScores": ".engine.outputs",
     "LoopedError": ".errors",
     "ModelConfig": ".config",
     "SamplingParams": ".sampling_params",
-    "StepOutput": ".outputs",
-    "TokenEvent": ".outputs",
-    "Tokenizer": ".tokenizer",
+    "StepOutput": ".engine.outputs",
+    "TokenEvent": ".engine.outputs",
+    "Tokenizer": ".text.tokenizer",
     "UsageError": ".errors",
     "load_folder": ".loading",
-    "perplexities": ".scoring",
+    "perplexities": ".text.perplexity",
 }
 
 __all__ = [

@@ -58,6 +58,8 @@ SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 
 DTYPES = ("float32", "float16", "bfloat16")
+LAYER_FORMS = ("unrolled", "scanned")
+"""How layers lie in a compiled step: code of their own, or one code over stacked weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,18 @@
 import logging
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from looped.convert import read_lookahead_gate, resolve_model_folder
+from looped.engine.full_depth import check_default_depth
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.planning import check_options
 from looped.programs.lookahead import check_lookahead
-from looped.record.gate_record import check_default_depth
 from looped.text.stop_ids import find_stop_token_ids
 from looped.text.text_outputs import TextOutputs
 from looped.text.tokenizer import Tokenizer
@@ -28,14 +29,6 @@ from .sampling_params import SamplingParams
 logger = logging.getLogger(__name__)
 
 Prompt = str | list[int] | tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationRequest:
-    """One prompt, as token ids, with its options."""
-
-    prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
 
 
 def score_params(*, every_loop: bool, num_top: int) -> SamplingParams:

@@ -13,11 +13,10 @@ from looped.convert import (
     LookaheadGate,
     read_lookahead_gate,
 )
-from looped.engine.options import LAYER_FORMS
 from looped.models import OuroModel, load_model
 from looped.programs.lookahead import serves
 
-from .config import ModelConfig
+from .config import LAYER_FORMS, ModelConfig
 from .errors import UsageError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from looped.programs.scopes import ATTENTION, KV_WRITE, LAYERS
+from looped.models.scopes import ATTENTION, KV_WRITE, LAYERS
 
 from .hlo import Computation, HloModule, Instruction
 

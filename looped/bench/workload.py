@@ -5,10 +5,10 @@ arm, whatever the policy.
 """
 
 from dataclasses import asdict, dataclass, field, replace
-from random import Random
 from typing import Any, Self
 
 from looped.errors import UsageError
+from looped.measure.arrivals import random_token_ids
 
 DECODER, PROMPT, BYSTANDER = "decoder", "prompt", "bystander"
 """Kinds of requests; an id is a kind, a dash and a number."""
@@ -170,13 +170,6 @@ class Workload:
     ) -> WorkItem:
         token_ids = random_token_ids(self.seed, request_id, num_tokens, self.vocab_size)
         return WorkItem(request_id, token_ids, max_tokens, trace)
-
-
-def random_token_ids(
-    seed: int, request_id: str, num_tokens: int, vocab_size: int
-) -> tuple[int, ...]:
-    """A prompt of its own for every request: no two share a block."""
-    return tuple(Random(f"{seed}/{request_id}").choices(range(vocab_size), k=num_tokens))
 
 
 def kind_of(request_id: str) -> str:

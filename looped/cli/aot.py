@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from looped.engine.options import LAYER_FORMS, EngineConfig
+from looped.config import LAYER_FORMS
+from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 
 from .checkpoints import Dtype

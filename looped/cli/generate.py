@@ -30,8 +30,9 @@ from .options import (
 from .prompts import parse_logit_bias, parse_token_ids, read_standard_input
 
 if TYPE_CHECKING:
+    from looped.engine.generation_request import GenerationRequest
     from looped.engine.records import EngineStats
-    from looped.llm import LLM, GenerationRequest
+    from looped.llm import LLM
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,8 @@ def generate(
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
-    from looped.llm import LLM, GenerationRequest
+    from looped.engine.generation_request import GenerationRequest
+    from looped.llm import LLM
     from looped.record.exit_trace import recording_exits
     from looped.record.gate_record import recording_gates
     from looped.record.launch_log import recording

@@ -15,8 +15,9 @@ from .interrupts import interruptible
 from .options import refuse_whole_prompts, with_config_options
 
 if TYPE_CHECKING:
+    from looped.engine.generation_request import GenerationRequest
     from looped.engine.outputs import Completion
-    from looped.llm import LLM, GenerationRequest
+    from looped.llm import LLM
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ def score(
     engine_config: EngineConfig,
 ) -> None:
     """Score given texts: perplexity, and with --json the log-probability of every token."""
-    from looped.llm import LLM, GenerationRequest, score_params
+    from looped.engine.generation_request import GenerationRequest
+    from looped.llm import LLM, score_params
     from looped.text.request_file import read_texts
 
     if not requests.is_file():

@@ -1,1 +1,1 @@
-"""What lies on the device: KV pool, hidden rows, block tables, and the one place that reads back."""
+"""What lies on the device: KV pool, hidden rows, block tables, and the one reader of results."""

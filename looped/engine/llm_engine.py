@@ -12,10 +12,10 @@ from looped.loading import LoadedModel
 from looped.programs.executables import Executables, all_rungs, ladders_for, reachable_rungs
 from looped.programs.lookahead import LookaheadHeads, check_lookahead
 from looped.programs.passes import Parameters
-from looped.record.gate_record import check_full_depth
 from looped.sampling_params import SamplingParams
 from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
 
+from .full_depth import check_full_depth
 from .memory_plan import MemoryPlan
 from .observer import LaunchObserver, Moment
 from .options import EngineConfig

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from looped.config import ModelConfig
+from looped.config import LAYER_FORMS, ModelConfig
 from looped.errors import UsageError
 from looped.sched import (
     ConfigError,
@@ -18,7 +18,6 @@ from looped.sched import (
 )
 
 KV_DTYPES = ("float32", "float16", "bfloat16")
-LAYER_FORMS = ("unrolled", "scanned")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from looped.programs.request_sampling import sampling_of
 from looped.sched import FinishReason, PromptScores, Request, TokenOutput, TopLogprobs
-
-from .requests import sampling_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

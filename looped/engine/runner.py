@@ -17,6 +17,7 @@ from looped.programs.executables import Executables, Rung
 from looped.programs.head_output import HeadOutput
 from looped.programs.packer import Buffer, Packer
 from looped.programs.passes import Parameters
+from looped.programs.request_sampling import sampling_of
 from looped.programs.slot_edits import SlotEdits
 from looped.sched import (
     Batch,
@@ -28,7 +29,6 @@ from looped.sched import (
 )
 
 from .records import ItemRecord, LaunchRecord
-from .requests import sampling_of
 
 RECORDS_KEPT = 10_000
 

@@ -6,9 +6,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.outputs import Completion
 from looped.errors import LoopedError, UsageError
-from looped.llm import LLM, GenerationRequest
+from looped.llm import LLM
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions, FinishReason
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
-from looped.bench.workload import random_token_ids
 from looped.errors import UsageError
 
 LEAST_BURSTINESS, MOST_BURSTINESS = 0.001, 1000.0
@@ -126,3 +125,10 @@ def random_prompts(
         Prompt(random_token_ids(seed, f"{name}/{index}", prompt_tokens, vocab_size), output_tokens)
         for index in range(count)
     ]
+
+
+def random_token_ids(
+    seed: int, request_id: str, num_tokens: int, vocab_size: int
+) -> tuple[int, ...]:
+    """A prompt of its own for every request: no two share a block."""
+    return tuple(Random(f"{seed}/{request_id}").choices(range(vocab_size), k=num_tokens))

@@ -15,7 +15,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Int
 
-from looped.programs.scopes import LAYERS, layer_scope
+from .scopes import LAYERS, layer_scope
 
 LayerType = TypeVar("LayerType", bound=nnx.Module)
 Carry = TypeVar("Carry")

@@ -15,9 +15,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.config import ModelConfig
-from looped.programs.scopes import EMBED, GATE, LM_HEAD, MLP
 
 from .layers import run_layers, stack_layers, stacked_shapes
+from .scopes import EMBED, GATE, LM_HEAD, MLP
 
 
 class Attend(Protocol):

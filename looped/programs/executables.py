@@ -34,7 +34,6 @@ from .layouts import (
 )
 from .logit_edits import write_slot
 from .passes import Parameters, prefill, recurrent
-from .scopes import stage_scope
 
 LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
     LaunchKind.RECURRENT: recurrent_layout,
@@ -153,6 +152,11 @@ class Executables:
             step = recurrent if kind is LaunchKind.RECURRENT else prefill
             return partial(step, self.shape, self.backend)
         return partial(coda if kind is LaunchKind.CODA else score, self.shape)
+
+
+def stage_scope(kind: LaunchKind) -> str:
+    """The name of a whole step in profiles: recurrent, prefill, coda or score."""
+    return kind.name.lower()
 
 
 def all_rungs(ladders: dict[LaunchKind, Ladder]) -> list[Rung]:

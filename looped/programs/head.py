@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.device.state import DeviceState, StateShape
+from looped.models.scopes import SAMPLER
 from looped.pallas_kernels import NO_BLOCK, copy_positions
 from looped.sampling_params import MAX_LOGPROBS
 
@@ -18,7 +19,6 @@ from .layouts import CodaArrays, ScoreArrays
 from .logit_edits import count_outputs, edit_logits
 from .passes import Parameters
 from .sampler import raw_logprobs, sample, top_logprobs
-from .scopes import SAMPLER
 
 
 def coda(

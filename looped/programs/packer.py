@@ -12,7 +12,6 @@ import numpy as np
 from looped.device.block_tables import BlockTables
 from looped.device.prompt_pool import PromptPlace
 from looped.device.state import StateShape
-from looped.engine.requests import sampling_of
 from looped.sched import Batch, ExitMode, InterfaceError, ItemKind, ScheduledItem
 
 from .layouts import (
@@ -28,6 +27,7 @@ from .layouts import (
     RecurrentArrays,
     ScoreArrays,
 )
+from .request_sampling import sampling_of
 
 Buffer = np.ndarray[Any, Any]
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.device.state import DeviceState, StateShape, register_pytree
 from looped.models import OuroModel
+from looped.models.scopes import ATTENTION, GATE, KV_WRITE
 from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
 
 from .layouts import (
@@ -27,7 +28,6 @@ from .layouts import (
     RecurrentArrays,
 )
 from .lookahead import LookaheadHeads
-from .scopes import ATTENTION, GATE, KV_WRITE
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
 

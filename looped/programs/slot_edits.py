@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from looped.device.state import StateShape
-from looped.engine.requests import sampling_of
 from looped.sched import Batch, Request
 
 from .layouts import slot_layout
 from .logit_edits import ENDS_REQUEST, IN_PROMPT
+from .request_sampling import sampling_of
 
 
 class SlotEdits:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from looped.engine.generation_request import GenerationRequest
 from looped.errors import UsageError
-from looped.llm import GenerationRequest
 from looped.record.exit_trace import read_exit_traces
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions

@@ -26,8 +26,8 @@ pending, when it came (`arrival_time`) and when its newest token did (`newest_to
 unit of `view.now`.
 
 An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
-have taken it goes first, whatever the policy says (`sched/choice/aging.py`). How often it takes launches
-of each kind, and when it admits, is its own affair.
+have taken it goes first, whatever the policy says (`sched/choice/aging.py`). How often it takes
+launches of each kind, and when it admits, is its own affair.
 
 `POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry
 point of the group `looped.policies` (`registry.py`), and the Scheduler and the engine take a

@@ -5,7 +5,8 @@ import random
 import pytest
 from engines import drain_samples, make_engine
 
-from looped.llm import LLM, GenerationRequest
+from looped.engine.generation_request import GenerationRequest
+from looped.llm import LLM
 from looped.programs.executables import all_rungs, reachable_rungs
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind

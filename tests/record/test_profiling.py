@@ -12,8 +12,8 @@ from command_line import looped
 from engines import drain, make_engine
 
 from looped.engine.observer import LaunchObserver
-from looped.programs.executables import Executables
-from looped.programs.scopes import layer_scope, stage_scope
+from looped.models.scopes import layer_scope
+from looped.programs.executables import Executables, stage_scope
 from looped.record.profiling import check_profile_folder, profiling
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from looped.errors import UsageError
+from looped.measure.arrivals import random_token_ids
 
 from ..driving import Target
-from ..workload import WorkItem, random_token_ids
+from ..workload import WorkItem
 
 REQUEST = "request"
 """Kind of its requests: an id is this, a dash and a number."""

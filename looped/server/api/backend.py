@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.outputs import TokenEvent
 from looped.errors import LoopedError, UsageError
-from looped.llm import LLM, GenerationRequest
+from looped.llm import LLM
 from looped.sampling_params import SamplingParams
 
 from ..config import ServerConfig

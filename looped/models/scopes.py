@@ -4,8 +4,6 @@ They cost nothing when a step runs, and change nothing in it; `looped.aot` and p
 parts by them. A path reads `STAGE/layers/layer_3/attention/…`; the stage is the kind of launch.
 """
 
-from looped.sched import LaunchKind
-
 LAYERS = "layers"
 """All L layers, the attention and the write below among them."""
 KV_WRITE = "kv_write"
@@ -19,11 +17,6 @@ GATE = "gate"
 LM_HEAD = "lm_head"
 SAMPLER = "sampler"
 """Edits of the logits and the draw."""
-
-
-def stage_scope(kind: LaunchKind) -> str:
-    """A whole step: recurrent, prefill, coda or score."""
-    return kind.name.lower()
 
 
 def layer_scope(index: int) -> str:
