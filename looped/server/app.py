@@ -20,8 +20,10 @@ from .service import Service
 
 DESCRIPTION = """An OpenAI-compatible server for looped language models.
 
-Fields marked **Looped** are extensions. Fields that are described as *not served* are accepted at
-the values that change nothing, and are otherwise answered 400 by name, as unknown ones are."""
+Fields marked **Looped** are extensions. Fields that are described as *not served*, and those that
+vLLM, SGLang, TGI and llama.cpp have besides, are accepted at the values that change nothing; other
+values are answered 400 by name. Fields that nobody knows are ignored with a warning in the log, or
+answered 400 under `--strict-fields`."""
 
 
 def create_app(llm: LLM, config: ServerConfig) -> FastAPI:

@@ -12,10 +12,11 @@ from looped.sampling_params import SamplingParams
 
 from .config import ServerConfig
 from .errors import ApiError, bad_field
+from .foreign_fields import FieldCheck
 from .generation import Generation, Output
 from .responses import PromptTokensDetails, Usage
 from .sampling import to_params
-from .schema import GenerationFields, Message
+from .schema import Body, GenerationFields, Message, TokenizeRequest
 from .service import Service
 from .text_work import TextWork
 
@@ -52,6 +53,7 @@ class Backend:
         self.text_work = TextWork(
             most_short_jobs=config.max_concurrent_requests, seconds=config.request_timeout
         )
+        self._field_check = FieldCheck(is_strict=config.strict_fields)
         self._most_characters = self.tokenizer.most_characters_per_token
 
     def check_model(self, name: str | None) -> None:
@@ -62,6 +64,22 @@ class Backend:
                 f"this server's model is {self.model_name!a}, got {name[:200]!a}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_body(self, body: Body) -> None:
+        """ApiError for another model's name, and for fields that are not served."""
+        self.check_model(body.model)
+        self._field_check.check(body)
+        if isinstance(body, GenerationFields) and body.stream_options is not None:
+            self._field_check.check(body.stream_options, prefix="stream_options.")
+        if not isinstance(body, GenerationFields | TokenizeRequest):
+            return
+        if body.add_special_tokens and self.tokenizer.has_added_tokens:
+            raise ApiError(
+                400,
+                "add_special_tokens: this server never adds the tokens that this checkpoint has "
+                "for it: leave it out, or give false, and put their names into the text; got true",
+                param="add_special_tokens",
             )
 
     def params(self, body: GenerationFields, **chosen: Any) -> SamplingParams:
@@ -161,7 +179,7 @@ class Backend:
                 raise ApiError(400, str(error), param="messages") from None
             return work(text)
 
-        return await self.text_work.run(sum(len(turn["content"]) for turn in turns), job)
+        return await self.text_work.run(sum(sum(map(len, turn.values())) for turn in turns), job)
 
     async def encode_chat(self, messages: Sequence[Message], field: str) -> tuple[int, ...]:
         """Token ids of a conversation that one token or more follows; errors as of `encode`."""

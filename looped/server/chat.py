@@ -143,6 +143,8 @@ def checked_top_logprobs(body: ChatRequest) -> int | None:
     """
     if body.top_logprobs is None:
         return 0 if body.logprobs else None
+    if not body.logprobs and body.top_logprobs == 0:
+        return None
     if not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs, which is off", param="top_logprobs")
     if not 0 <= body.top_logprobs <= MAX_LOGPROBS:

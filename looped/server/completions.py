@@ -47,6 +47,13 @@ class CompletionExchange(Exchange):
 
     def __init__(self, backend: Backend, body: CompletionRequest) -> None:
         super().__init__(backend, body)
+        if body.best_of not in (None, 1, self.num_samples):
+            raise ApiError(
+                400,
+                "best_of: this server returns all samples and picks none: leave it out, or give "
+                f"n; got {body.best_of}, and n is {self.num_samples}",
+                param="best_of",
+            )
         self._prompts = split_prompts(body.prompt)
         self._has_logprobs = body.logprobs is not None
         self._is_echo = bool(body.echo)

@@ -38,6 +38,9 @@ class ServerConfig:
     """Build a new engine, once, if the engine dies."""
     allow_exit_mode: bool = False
     """Let requests choose another exit mode than the engine's."""
+    strict_fields: bool = False
+    """Refuse requests with fields that nobody knows; by default each name is warned of once, and
+    ignored."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -26,7 +26,7 @@ class Exchange(ABC):
         body: the request.
 
     Raises:
-        ApiError: the body names another model.
+        ApiError: the body names another model, or has a field that is refused.
     """
 
     id_prefix: str
@@ -35,7 +35,7 @@ class Exchange(ABC):
     """The field that prompts come from."""
 
     def __init__(self, backend: Backend, body: GenerationFields) -> None:
-        backend.check_model(body.model)
+        backend.check_body(body)
         self.backend = backend
         self.num_samples = 1 if body.n is None else body.n
         self._has_loops = bool(body.return_loops)
