@@ -4,6 +4,7 @@
     engine_thread                 the only place that touches the engine
     service, generation           the event loop's side: who waits for what, limits, draining
     schema, sampling              what a request may say, and what it means to the engine
+    fields, foreign_fields        types of fields; those that only other servers serve
     completions, chat, logprobs   the two ways to answer
     text_work                     the threads that tokenise
     tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus

@@ -393,12 +393,10 @@ TOKENIZE = [
 
 @pytest.mark.parametrize(("body", "param"), TOKENIZE)
 def test_tokenize_knows_what_changes_nothing(http, body, param):
-    response = live.post("/tokenize", body)
+    response = http.post("/tokenize", json=body)
     if param is None:
-        assert (
-            response.json()["tokens"]
-            == live.post("/tokenize", {"prompt": "hello"}).json()["tokens"]
-        )
+        plain = http.post("/tokenize", json={"prompt": "hello"})
+        assert response.json() == plain.json()
     else:
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
@@ -453,6 +451,24 @@ def test_strict_fields_refuse_what_nobody_knows(strict, path, body, param):
     error = response.json()["error"]
     assert error["param"] == param
     assert "no such field (--strict-fields" in error["message"]
+
+
+def test_values_that_are_nested_deeply_do_no_harm(strict):
+    for depth in range(100, 1100, 25):
+        nested = "[" * depth + "]" * depth
+        for name in ("grammar", "tools", "made_up", "response_format"):
+            response = strict.post(
+                PATHS["completions"],
+                content=f'{{"prompt": "x", "{name}": {nested}}}',
+                headers={"Content-Type": "application/json"},
+            )
+            assert response.status_code == 400, (depth, name, response.text)
+
+
+def test_templates_see_what_is_said_and_by_whom():
+    message = {**HELLO, "name": "me", "reasoning_content": "hm", "id": "1", "type": "text"}
+    (turn,) = ChatRequest.model_validate({"messages": [message]}).messages
+    assert turn.for_template() == {**HELLO, "name": "me", "reasoning_content": "hm"}
 
 
 def test_strict_fields_still_ignore_what_changes_nothing(strict):

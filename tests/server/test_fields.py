@@ -245,3 +245,5 @@ def test_the_interactive_page_describes_the_extensions(live):
     ):
         assert "Looped" in fields[name]["description"], name
     assert all("description" in field for field in fields.values())
+    # The page would make a field of its example of this.
+    assert "additionalProperties" not in schemas["CompletionRequest"]
