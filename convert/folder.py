@@ -172,7 +172,7 @@ class ConvertedFolder:
                 )
         except (ValueError, FileNotFoundError, KeyError) as error:
             raise LoopedError(
-                f"{path} cannot be read ({type(error).__name__}: {brief(error)}); "
+                f"{path} cannot be read ({type(error).__name__}: {brief(error, 100)}); "
                 "convert the checkpoint again"
             ) from error
         return flatten_dict(tree, sep=".")

@@ -57,7 +57,7 @@ def read_lookahead_gate(folder: Path, config: ModelConfig) -> LookaheadGate | No
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise LoopedError(
-            f"{path} cannot be read ({brief(error)}); train the gate again"
+            f"{path} cannot be read ({brief(error, 100)}); train the gate again"
         ) from error
     num_heads = max(0, config.num_loops - 2)
     expected = {

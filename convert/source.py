@@ -118,9 +118,9 @@ class HuggingFaceFolder:
             try:
                 doubled |= self._collect_file(file)
             except SafetensorError as error:
-                damaged[file.name] = f" ({brief(error)})"
+                damaged[file.name] = f" ({brief(error, 100)})"
             except OSError as error:
-                yield f"{file.name} cannot be read ({brief(error)})"
+                yield f"{file.name} cannot be read ({brief(error, 100)})"
         what = "truncated or not safetensors"
         yield from _folded("files", damaged, f"is {what}", f"are {what}")
         yield from _folded("tensors", doubled, "is stored twice", "are stored twice")

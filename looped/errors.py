@@ -28,7 +28,7 @@ class ForeignCheckpointError(LoopedError):
     """
 
 
-def brief(text: object, limit: int = 100) -> str:
+def brief(text: object, limit: int = 60) -> str:
     """Somebody else's words for a message of ours: in one line, and cut where they are long."""
     line = " ".join(str(text).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

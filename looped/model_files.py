@@ -33,7 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise LoopedError(f"{path} is not valid JSON: {brief(error)}") from None
+        raise LoopedError(f"{path} is not valid JSON: {brief(error, 100)}") from None
     if not isinstance(values, dict):
         raise LoopedError(f"{path} must hold a JSON object, got {type(values).__name__}")
     return values

@@ -70,7 +70,7 @@ class Tokenizer:
         try:
             fast = FastTokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
-            raise LoopedError(f"{path} cannot be parsed: {brief(error)}") from None
+            raise LoopedError(f"{path} cannot be parsed: {brief(error, 100)}") from None
         fast.no_truncation()
         fast.no_padding()
         if isinstance(fast.model, BPE):
