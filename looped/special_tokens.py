@@ -93,8 +93,8 @@ class SpecialTokens:
         return texts
 
     def add_to(self, fast: FastTokenizer) -> None:
-        """Appends the tokens that the tokenizer does not have; of those that it has, it keeps its
-        own form.
+        """Appends the tokens that the tokenizer does not have; those that it has and that the
+        settings number take the settings' form: what they strip, and whether they are special.
 
         Raises:
             LoopedError: a token's id is not the one that the settings give it.
