@@ -67,6 +67,7 @@ def test_python_refuses_it_by_name_as_well(odd):
         odd.llm.encode("x<|tool|>y")
 
 
+@pytest.mark.long
 def test_the_command_line_generates_and_refuses_chats_alone(folder):
     options = ["--quiet", "generate", "--model", folder, "Hi!", "--max-tokens", 4]
     for name, value in SIZES.items():
