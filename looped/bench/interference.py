@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looped.config import read_json
 from looped.errors import LoopedError, UsageError
 from looped.launch_log import read_launch_log
+from looped.model_files import read_json
 from looped.progress import progress_bars
 
 from .arms import ARMS

@@ -22,8 +22,8 @@ import jax
 import orbax.checkpoint as ocp
 
 from looped.bench.results_folder import check_writable
-from looped.config import read_json
 from looped.errors import LoopedError, UsageError
+from looped.model_files import read_json
 
 logger = logging.getLogger(__name__)
 
