@@ -56,10 +56,11 @@ def _check_vocabulary(name: str, request: Request, config: SchedulerConfig) -> N
 def _check_length(name: str, request: Request, config: SchedulerConfig) -> None:
     num_prompt_tokens = request.num_prompt_tokens
     if num_prompt_tokens + request.max_tokens > config.max_model_len:
+        room = config.room_after(num_prompt_tokens)
         raise RequestError(
             f"{name}: prompt + max_tokens must be <= max_model_len: {num_prompt_tokens} + "
             f"{request.max_tokens} > {config.max_model_len}; shorten the prompt, "
-            f"{'lower max_tokens ' if request.max_tokens else ''}or raise --max-model-len"
+            f"{f'lower max_tokens to {room}, ' if room else ''}or raise --max-model-len"
         )
     num_needed = config.blocks_for(request.capacity)
     if num_needed > config.num_blocks:
