@@ -25,7 +25,16 @@ def test_an_unset_chunk_is_derived_and_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("num_seqs", "budget"),
-    [(1, 256), (16, 256), (128, 256), (129, 512), (256, 512), (384, 512), (385, 1024), (2000, 4096)],
+    [
+        (1, 256),
+        (16, 256),
+        (128, 256),
+        (129, 512),
+        (256, 512),
+        (384, 512),
+        (385, 1024),
+        (2000, 4096),
+    ],
 )
 def test_an_unset_budget_has_room_for_a_whole_chunk(num_seqs: int, budget: int) -> None:
     config = config_with(max_num_seqs=num_seqs)
