@@ -134,10 +134,10 @@ OfSample = TypeVar("OfSample", TokenEvent, Completion)
 def copies(output: OfSample, num_samples: int) -> list[OfSample]:
     """What so many equal samples bring, of the output of the first; its scores stay its own."""
     first = output.sample_index
-    others: list[OfSample] = []
+    samples: list[OfSample] = [output]
     for index in range(first + 1, first + num_samples):
-        others.append(replace(output, sample_index=index, prompt_scores=()))
-    return [output, *others]
+        samples.append(replace(output, sample_index=index, prompt_scores=()))
+    return samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,10 @@ def test_several_seeds_are_means_of_their_percentiles(table):
         (("--rate", 1, "--max-num-seqs", 4, "--max-num-seqs", 4), "of --max-num-seqs that differ"),
         (("--slo", "ttft_p95=1", "--precision", 1.0), "a precision"),
         (("--rate", 1, "--format", "xlsx"), "csv, parquet"),
-        (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+        (
+            ("--rate", 1, "--max-num-seqs", 999, "--max-num-batched-tokens", 256),
+            "256 < 999; try --max-num-batched-tokens",
+        ),
         (("--rate", 1, "--shared-prefix-tokens", 5), "below the shortest prompt"),
     ],
 )
