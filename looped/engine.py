@@ -221,6 +221,10 @@ class LLMEngine:
         except RequestError as error:
             raise UsageError(str(error)) from None
 
+    def limited(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """The options with the max_tokens that `add_request` gives them if they have none."""
+        return params.limited(self.scheduler_config.room_after(num_prompt_tokens))
+
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
 
@@ -287,6 +291,10 @@ class LLMEngine:
                 f"and policy {policy.name} runs every depth in one; choose another policy, or "
                 "leave it out to score the last loop"
             )
+        try:
+            params = self.limited(params, len(prompt_token_ids))
+        except UsageError as error:
+            raise UsageError(f"request {request_id!r}: {error}") from None
         requests = build_requests(
             request_id,
             prompt_token_ids,

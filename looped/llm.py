@@ -144,7 +144,13 @@ class LLM:
             for prompt, options in zip(prompts, params, strict=True)
         ]
         completions: list[Completion] = []
-        num_tokens = sum(request.params.max_tokens * request.params.n for request in requests)
+        limits = [
+            self.engine.limited(request.params, len(request.prompt_token_ids)).max_tokens or 0
+            for request in requests
+        ]
+        num_tokens = sum(
+            limit * request.params.n for limit, request in zip(limits, requests, strict=True)
+        )
         with progress_bars(is_shown=show_progress) as progress:
             task = progress.add_task("generating", total=num_tokens + len(requests))
             for output in self.run(requests):
@@ -193,7 +199,9 @@ class LLM:
             return
         if self.engine.has_unfinished_requests():
             raise LoopedError("this LLM is already generating; wait for it, or make another")
-        texts = TextOutputs(self.tokenizer, self.engine.abort)
+        texts = TextOutputs(
+            self.tokenizer, self.engine.abort, vocab_size=self.engine.model_config.vocab_size
+        )
         names = [str(index) for index in range(len(requests))]
         named = [
             (name, request.prompt_token_ids, texts.register(name, request.params))
@@ -206,11 +214,7 @@ class LLM:
             for one in named:
                 self.engine.add_request(*one)
             self.engine.warm_up(
-                [
-                    len(request.prompt_token_ids)
-                    for request in requests
-                    for _ in range(request.params.n)
-                ],
+                [len(token_ids) for _, token_ids, params in named for _ in range(params.n)],
                 has_scores=any(request.params.prompt_logprobs is not None for request in requests),
             )
             while self.engine.has_unfinished_requests():

@@ -62,11 +62,13 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
 
 def log_derived(config: SchedulerConfig) -> None:
     """Says what was left out and has come out otherwise than a user may expect."""
-    if config.is_chunk_derived:
+    if config.chunk_warning is not None:
+        logger.warning("%s", config.chunk_warning)
+    elif config.is_chunk_derived:
         logger.info(
             "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
             config.chunk_size,
-            config.max_num_batched_tokens,
+            config.budget,
             config.max_num_seqs,
         )
     policy = config.chosen_policy

@@ -43,7 +43,7 @@ def compare(
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.keeper import Keeper
     from looped.simulation.paired import paired_numbers
-    from looped.simulation.plans import plan_of, seeds_of, warn_of_log
+    from looped.simulation.plans import plan_of, seeds_of, warn_of_chunks, warn_of_log
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.summary import UNITS
@@ -61,6 +61,7 @@ def compare(
     configs = [grid.config(point) for point in points]
     chunk_sizes = {name: one.chunk_size for name, one in zip(policy, configs, strict=True)}
     warn_of_log(plan, scheduler, configs, is_deterministic=deterministic)
+    warn_of_chunks(configs)
     baseline, *others = policy
     description = {
         "command": command_line(),

@@ -75,9 +75,6 @@ def bad_field(message: str, fields: Mapping[str, str], default: str | None = Non
     message = re.sub(r"^request '[^']*': ", "", message)
     message = re.sub(r"^exit (threshold|mode)", r"exit_\1", message)
     message = re.sub(r"[a-z_]+", lambda word: fields.get(word[0], word[0]), message)
-    if "max_model_len" in message:  # no prompt comes here that is too long by itself
-        field = fields["max_tokens"]
-        return ApiError(400, message, param=field, code="context_length_exceeded")
     names = set(fields.values())
     named = (word for word in re.findall(r"[a-z_]+", message) if word in names)
     return ApiError(400, message, param=next(named, default))

@@ -1,6 +1,5 @@
 """From the fields of a request to the engine's options."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -33,7 +32,6 @@ def to_params(
     *,
     has_priorities: bool,
     has_exit_modes: bool,
-    check_stop: Callable[[SamplingParams], None],
     **chosen: Any,
 ) -> SamplingParams:
     """The options of a request's samples; what the body leaves out is as OpenAI has it.
@@ -42,7 +40,6 @@ def to_params(
         body: the request.
         has_priorities: whether the engine schedules by priority.
         has_exit_modes: whether requests may choose an exit mode.
-        check_stop: raises a UsageError for stop texts that cannot be found.
         chosen: options that the endpoint works out itself.
 
     Raises:
@@ -82,7 +79,7 @@ def to_params(
         if options.get("max_tokens") == 0:
             # Only the prompt is looked at, and clients send these with every request.
             unused = {name: options.pop(name) for name in UNUSED_FOR_SCORES if name in options}
-            check_stop(SamplingParams(**unused))
+            SamplingParams(**unused)
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
         raise bad_field(str(error), field_names(body)) from None

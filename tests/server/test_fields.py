@@ -117,7 +117,6 @@ BAD_WITH_ECHO = [
     ("logprobs", 25, 16),
     ("logprobs", 25, 0),
     ("stop", ["a"] * 17, 0),
-    ("stop", "<|im_end|>", 0),
     ("include_stop_str_in_output", True, 0),
     ("min_tokens", 1, 0),
     ("n", 2, 0),
@@ -132,7 +131,7 @@ def test_what_an_echo_makes_of_a_field_is_blamed_on_the_field(live, field, value
 
 def test_what_is_of_no_use_to_a_score_changes_nothing(live):
     body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 2}
-    more = {"stop": ["h", "l"], "include_stop_str_in_output": True}
+    more = {"stop": ["h", "l", "<|im_end|>"], "include_stop_str_in_output": True}
     scored = [live.post("/v1/completions", fields).json() for fields in (body, {**body, **more})]
     assert scored[0]["choices"] == scored[1]["choices"]
 
@@ -202,9 +201,6 @@ def test_a_body_of_another_type_is_told_which_one(live, given):
 
 
 def test_a_prompt_that_is_too_long_says_by_how_much(live):
-    error = live.post("/v1/completions", {"prompt": [7] * 250}).json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert "250 + 16 > 256" in error["message"]
     error = live.post("/v1/completions", {"prompt": [7] * 256}).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert "256" in error["message"]
