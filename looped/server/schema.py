@@ -99,8 +99,8 @@ class GenerationFields(Body):
     min_p: float | None = None
     """Keep tokens this many times as likely as the most likely one."""
     n: int | None = None
-    """Samples of each prompt, which is computed once for all of them; at temperature 0 they are equal,
-    and computed once."""
+    """Samples of each prompt, which is computed once for all of them. At temperature 0 they are
+    equal, and computed once, too."""
     seed: int | None = None
     """Seed of the draws: the same request draws the same tokens; -1 draws a fresh one."""
     stop: StopTexts | None = None
