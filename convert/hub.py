@@ -17,7 +17,12 @@ def resolve_model_folder(name: str) -> Path:
     Raises:
         LoopedError: in one line, when there is no such folder and the hub cannot give one.
     """
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise LoopedError(
+            f"{name} begins with a home folder that is not there; write the folder's whole path"
+        ) from None
     if path.exists():
         return path
     if not HUB_ID.fullmatch(name):
