@@ -8,10 +8,12 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from looped.jax_options import CONTEXTS, own_jax_options
 from looped.llm import LLM
+from looped.lookahead import random_head
 from looped.sampling_params import SamplingParams
 
 OTHERS = {
@@ -84,6 +86,19 @@ def test_a_block_has_the_defaults_in_its_thread_alone(others):
         look.start()
         look.join()
     assert seen == [True]
+
+
+def test_a_random_head_is_that_of_its_seed_alone():
+    seeds = (0, 7, 2**31, 2**32 - 1)
+    keys = [jax.random.key(seed) for seed in seeds]
+    before = jax.config.jax_random_seed_offset
+    jax.config.update("jax_random_seed_offset", 3)
+    try:
+        heads = [random_head(16, seed) for seed in seeds]
+    finally:
+        jax.config.update("jax_random_seed_offset", before)
+    for key, head in zip(keys, heads, strict=True):
+        np.testing.assert_array_equal(head, jax.random.normal(key, (16,)) * 16**-0.5)
 
 
 @pytest.mark.long
