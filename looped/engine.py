@@ -13,6 +13,7 @@ from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .executables import Executables, all_rungs, ladders_for, reachable_rungs
 from .gate_record import check_full_depth
+from .jax_options import with_own_jax_options
 from .launch_observer import LaunchObserver, Moment
 from .loading import LoadedModel
 from .lookahead import LookaheadHeads, check_lookahead
@@ -43,6 +44,7 @@ class LLMEngine:
         LoopedError: no memory for a useful KV pool.
     """
 
+    @with_own_jax_options
     def __init__(
         self,
         loaded: LoadedModel,
@@ -148,6 +150,7 @@ class LLMEngine:
             observer=self._observer,
         )
 
+    @with_own_jax_options
     def warm_up(
         self,
         prompt_lengths: list[int] | None = None,
@@ -249,6 +252,7 @@ class LLMEngine:
         """Whether another step may bring something."""
         return self.scheduler.has_unfinished_requests
 
+    @with_own_jax_options
     def step(self) -> StepOutput:
         """Runs one launch; an empty output if nothing can run.
 

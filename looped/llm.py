@@ -1,7 +1,7 @@
 """Offline generation: prompts in, completions out, in order."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from .engine import LLMEngine
 from .engine_config import EngineConfig
 from .errors import LoopedError, UsageError
 from .gate_record import check_default_depth
+from .jax_options import log_left_aside
 from .launch_observer import LaunchObserver
 from .loading import load_folder
 from .lookahead import check_lookahead
@@ -80,6 +81,7 @@ class LLM:
         self.model = model
         """The model's name, as it was given."""
         use_compilation_cache()
+        log_left_aside()
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.
         model_config = ModelConfig.from_file(folder / "config.json")
@@ -188,12 +190,21 @@ class LLM:
         params = score_params(every_loop=every_loop, num_top=num_top)
         return self.generate(prompts, params, show_progress=show_progress)
 
-    def run(self, requests: Sequence[GenerationRequest]) -> Iterator[StepOutput]:
+    def run(
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[StepOutput]:
         """Serves a closed set of requests, named "0", "1", …, and yields what each step brings.
 
         Text comes with it where there is a tokenizer; a request whose text reaches one of its stop
         strings is over at once.
         All are checked before the first runs. Leaving the iterator early aborts the rest.
+
+        Args:
+            requests: what to serve.
+            should_stop: asked before each compilation and each step; the rest is aborted then.
         """
         if not requests:
             return
@@ -216,8 +227,9 @@ class LLM:
             self.engine.warm_up(
                 [len(token_ids) for _, token_ids, params in named for _ in range(params.n)],
                 has_scores=any(request.params.prompt_logprobs is not None for request in requests),
+                should_stop=should_stop,
             )
-            while self.engine.has_unfinished_requests():
+            while self.engine.has_unfinished_requests() and not should_stop():
                 yield texts.add(self.engine.step())
         finally:
             for name in names:

@@ -17,6 +17,7 @@ from looped.convert import (
 from .config import ModelConfig
 from .engine_config import LAYER_FORMS
 from .errors import UsageError
+from .jax_options import with_own_jax_options
 from .lookahead import serves
 from .models import OuroModel, load_model
 
@@ -51,6 +52,7 @@ class LoadedModel:
         return "scanned" if self.model.is_stacked else "unrolled"
 
 
+@with_own_jax_options
 def load_folder(
     folder: Path | str,
     *,

@@ -16,6 +16,7 @@ from .config import ModelConfig
 from .engine_config import EngineConfig
 from .errors import UsageError
 from .executables import Executables, ladders_for
+from .jax_options import with_own_jax_options
 from .loading import LoadedModel
 from .memory import (
     CPU_MAX_MODEL_LEN,
@@ -76,6 +77,7 @@ def log_derived(config: SchedulerConfig) -> None:
         logger.info("prefix caching is off, which policy %s does without", policy.name)
 
 
+@with_own_jax_options
 def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | None) -> None:
     """Refuses options that contradict each other or the model, before weights are read.
 

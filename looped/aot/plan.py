@@ -10,6 +10,7 @@ from looped.config import ModelConfig
 from looped.engine_config import EngineConfig
 from looped.errors import UsageError
 from looped.executables import Executables, Rung, all_rungs, ladders_for
+from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
 from looped.lookahead import LookaheadHeads
 from looped.models import OuroModel
@@ -39,12 +40,14 @@ class Plan:
     ladders: dict[LaunchKind, Ladder]
     dtype: str
 
+    @with_own_jax_options
     def executables(self, target: Target, *, backend: str, layers: str) -> Executables:
         """The engine's own steps, for the target."""
         parameters = abstract_parameters(self.shape.config, self.dtype, layers)
         return Executables(self.shape, parameters, backend=backend, target=target.compile_target)
 
 
+@with_own_jax_options
 def make_plan(model: Path, config: EngineConfig, target: Target, *, dtype: str) -> Plan:
     """Sizes of an engine on the target.
 

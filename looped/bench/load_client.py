@@ -14,10 +14,10 @@ from typing import Any, Self
 import httpx
 
 from looped.errors import LoopedError, UsageError
+from looped.file_limit import lacks_files
 
 from .arrivals import Arrival
 from .completion_reading import LONGEST_DETAIL, MalformedChunkError, Reading
-from .file_limit import lacks_files
 from .loop_ticker import LoopTicker
 from .served_request import Failure, ServedRequest
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -223,7 +224,7 @@ def run(
     completions = {}
     started = None
     num_printed = 0
-    for output in interruptible(llm.run(requests)):
+    for output in interruptible(partial(llm.run, requests)):
         # The first step has waited for compilation; the rate counts from its end.
         started = started or time.perf_counter()
         if not as_json:

@@ -9,7 +9,7 @@
     text_work                     the threads that tokenise
     tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus
     errors, middleware, streams   the protocol's forms: errors, keys, limits, events
-    app, run                      all of it together; a process that stops as it should
+    app, listening, run           all of it together; its sockets; a process that stops as it should
 
 Tokenising, detokenising and HTTP stay on the event loop and its helper threads: the engine's
 thread never waits for any of them. Nothing is imported here, so that `looped --help` stays light.

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi_offline import FastAPIOffline
 
 from looped.errors import UsageError
 from looped.llm import LLM
@@ -15,7 +16,7 @@ from . import chat, completions, errors, info, tokens
 from .backend import Backend
 from .config import ServerConfig
 from .metrics import Metrics
-from .middleware import LimitBody, RequireKey
+from .middleware import ASSETS_PATH, HeadAsGet, LimitBody, RequireKey
 from .service import Service
 
 DESCRIPTION = """An OpenAI-compatible server for looped language models.
@@ -57,8 +58,13 @@ def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
         backend.text_work.stop()
         await service.stop()
 
-    app = FastAPI(
-        title="looped", version=version("looped"), description=DESCRIPTION, lifespan=lifespan
+    # Its API pages take scripts and styles from here, not from the network.
+    app = FastAPIOffline(
+        title="looped",
+        version=version("looped"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        static_url=ASSETS_PATH,
     )
     app.state.service, app.state.text_work = service, backend.text_work
     for router in (
@@ -80,4 +86,5 @@ def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
         )
+    app.add_middleware(HeadAsGet)
     return app

@@ -87,7 +87,11 @@ class Exchange(ABC):
             usage = await unless_gone(request, self._submit(generation))
             if self._body.stream:
                 is_handed_over = True
-                return EventStream(generation, self._chunks(generation, usage))
+                return EventStream(
+                    generation,
+                    self._chunks(generation, usage),
+                    keep_alive_seconds=self.backend.config.keep_alive_seconds,
+                )
             answer = await unless_gone(request, self._collect(generation, usage))
             return Response(
                 answer.model_dump_json(exclude_unset=True), media_type="application/json"
