@@ -6,6 +6,7 @@ from pathlib import Path
 from looped.errors import LoopedError
 
 from .folder import COMPANION_FILES
+from .foreign import check_folder
 
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "config.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -15,9 +16,21 @@ def resolve_model_folder(name: str) -> Path:
     """The folder of a model: `name` itself, or the download of that Hugging Face repository.
 
     Raises:
-        LoopedError: in one line, when there is no such folder and the hub cannot give one.
+        LoopedError: in one line, when there is no such folder and the hub cannot give one, or it
+            is recognisably no model's folder.
     """
-    path = Path(name).expanduser()
+    folder = _find_or_download(name)
+    check_folder(folder)
+    return folder
+
+
+def _find_or_download(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise LoopedError(
+            f"{name} begins with a home folder that is not there; write the folder's whole path"
+        ) from None
     if path.exists():
         return path
     if not HUB_ID.fullmatch(name):

@@ -4,7 +4,8 @@ A request waits, is admitted with a slot and a promise of KV blocks, runs its pr
 chunk through all P depths (PREFILL), then its newest token through one loop per launch
 (RECURRENT) until its exit rule lets it go to the LM head (CODA), and so on until it is finished.
 
-    errors, config, exits, request     what is asked, and what is refused
+    errors, sizes, config, exits,      what is asked, what follows where it is not, and what is
+    request                            refused
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
@@ -79,6 +80,7 @@ from .simulator.simulation import (
     Simulation,
     SimulationCosts,
 )
+from .sizes import budget_for, default_budget, default_chunk_size, useful_chunk_size
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
 
@@ -135,8 +137,11 @@ __all__ = [
     "TopLogprobs",
     "View",
     "bucket_for",
+    "budget_for",
     "coda_ladder",
     "decide",
+    "default_budget",
+    "default_chunk_size",
     "is_deciding",
     "ladders_for",
     "pack_whole",
@@ -151,6 +156,7 @@ __all__ = [
     "runs_gate",
     "score_ladder",
     "slack_policy",
+    "useful_chunk_size",
     "wavefront_from_options",
     "wavefront_policy",
 ]

@@ -19,7 +19,7 @@ def ladders_for(
         is_deterministic: whether one bucket has to do.
         policy: overrides `config.policy`.
     """
-    budget = config.max_num_batched_tokens
+    budget = config.budget
     ladders = {
         LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
         LaunchKind.CODA: coda_ladder(config.max_num_seqs),

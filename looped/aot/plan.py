@@ -11,6 +11,7 @@ from looped.device.state import StateShape
 from looped.engine.options import EngineConfig
 from looped.engine.planning import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
 from looped.models import OuroModel
 from looped.pallas_kernels import AUTO, resolve_backend
@@ -39,12 +40,14 @@ class Plan:
     ladders: dict[LaunchKind, Ladder]
     dtype: str
 
+    @with_own_jax_options
     def executables(self, target: Target, *, backend: str, layers: str) -> Executables:
         """The engine's own steps, for the target."""
         parameters = abstract_parameters(self.shape.config, self.dtype, layers)
         return Executables(self.shape, parameters, backend=backend, target=target.compile_target)
 
 
+@with_own_jax_options
 def make_plan(model: Path, config: EngineConfig, target: Target, *, dtype: str) -> Plan:
     """Sizes of an engine on the target.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from looped.compilation_cache import no_cache_entries
+from looped.jax_options import with_own_jax_options
 from looped.programs.executables import Executables, Rung
 from looped.sched import LaunchKind
 
@@ -100,6 +101,7 @@ class CompiledStep:
     """Launched, but nothing was found to look at."""
 
 
+@with_own_jax_options
 def compile_step(
     executables: Executables, rung: Rung, target: Target, assembler: Assembler, context: int
 ) -> StepReport:

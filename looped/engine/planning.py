@@ -12,6 +12,7 @@ import numpy as np
 from looped.config import ModelConfig
 from looped.device.state import StateShape
 from looped.errors import UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
 from looped.pallas_kernels import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
 from looped.programs.executables import Executables, ladders_for
@@ -62,11 +63,13 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
 
 def log_derived(config: SchedulerConfig) -> None:
     """Says what was left out and has come out otherwise than a user may expect."""
-    if config.is_chunk_derived:
+    if config.chunk_warning is not None:
+        logger.warning("%s", config.chunk_warning)
+    elif config.is_chunk_derived:
         logger.info(
             "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
             config.chunk_size,
-            config.max_num_batched_tokens,
+            config.budget,
             config.max_num_seqs,
         )
     policy = config.chosen_policy
@@ -74,6 +77,7 @@ def log_derived(config: SchedulerConfig) -> None:
         logger.info("prefix caching is off, which policy %s does without", policy.name)
 
 
+@with_own_jax_options
 def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | None) -> None:
     """Refuses options that contradict each other or the model, before weights are read.
 

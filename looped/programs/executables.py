@@ -202,5 +202,5 @@ def reachable_rungs(
 def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
     """Whether the policy ever runs so many prompt rows through several depths in one launch."""
     return config.chosen_policy.runs_all_depths or prefill_pads_no_more(
-        num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
+        num_rows, config.budget, config.chunk_size, config.max_num_seqs
     )
