@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from looped import quantisation
-from looped.family import ARCHITECTURE, FAMILY, check_family
-
+from . import quantisation
 from .errors import LoopedError, brief
+from .family import ARCHITECTURE, FAMILY, check_family
 from .model_files import read_json
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from looped.errors import ForeignCheckpointError, brief
+from .errors import ForeignCheckpointError, brief
 
 FAMILY, ARCHITECTURE = "ouro", "OuroForCausalLM"
 """Its `model_type`, and the name that transformers gives its class."""
