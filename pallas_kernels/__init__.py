@@ -23,10 +23,10 @@ Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: no
 is known here.
 """
 
+from .architectures import ARCHITECTURES, DEFAULT_ARCHITECTURE, SPILL_LIMIT, architecture_of
 from .attention import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
 from .kv_write import WRITERS, copy_positions, write_kv
 from .no_block import NO_BLOCK
-from .tiles import ARCHITECTURES, DEFAULT_ARCHITECTURE, SPILL_LIMIT, TILES, architecture_of
 
 __all__ = [
     "ARCHITECTURES",
@@ -35,7 +35,6 @@ __all__ = [
     "DEFAULT_ARCHITECTURE",
     "NO_BLOCK",
     "SPILL_LIMIT",
-    "TILES",
     "WRITERS",
     "architecture_of",
     "copy_positions",

@@ -112,7 +112,7 @@ def ragged_paged_attention(
         first_block: id of the layer's block 0 in the pool, layer * N; added to ids here.
         scale: factor on the scores, usually D ** -0.5.
         backend: a name in `BACKENDS`.
-        architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for. None:
+        architecture: one of `ARCHITECTURES`, the GPU that the kernels' tiles are chosen for. None:
             the one that is traced for.
 
     Returns:

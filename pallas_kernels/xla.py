@@ -25,6 +25,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .rounding import divide_up
+
 # Measured in experiments/xla_attention.py and cpu_path.py. Larger tiles fall out of a core's level
 # 2 cache and are wasted on short contexts and items; smaller ones pay more for the loop.
 DECODE_KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
@@ -124,7 +126,7 @@ def _fill_prompt_rows(
     # Float16 has too small a range to round keys of another type to.
     product_dtype = q.dtype if q.dtype == jnp.bfloat16 else jnp.float32
     tile_rows = min(num_rows, max(1, QUERY_TILE_SIZE // heads_per_kv_head))
-    num_tiles = _divide_up(rows, tile_rows)
+    num_tiles = divide_up(rows, tile_rows)
     end_tile = jnp.cumsum(num_tiles)
 
     def fill_tile(index: Int[Array, ""], out: Float[Array, "T H D"]) -> Float[Array, "T H D"]:
@@ -189,7 +191,7 @@ def _attend(
             jnp.where(sees_any[..., None], updated.weighted, state.weighted),
         )
 
-    num_tiles = _divide_up(jnp.max(num_keys), tile_size)
+    num_tiles = divide_up(jnp.max(num_keys), tile_size)
     statistics = jnp.zeros(queries.shape[:3], jnp.float32)
     empty = SoftmaxState(
         statistics + MASKED_SCORE, statistics, jnp.zeros(queries.shape, jnp.float32)
@@ -241,10 +243,6 @@ def _gather_tile(
     num_sequences, _, num_kv_heads, _, head_dim = blocks.shape
     heads = blocks.swapaxes(1, 2).reshape(num_sequences, num_kv_heads, -1, head_dim)
     return heads.astype(dtype)
-
-
-def _divide_up(count: Int[Array, "*shape"], size: int) -> Int[Array, "*shape"]:
-    return lax.div(count + (size - 1), size)
 
 
 def _take(array: Array, row: Int[Array, " A"]) -> Array:

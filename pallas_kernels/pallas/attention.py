@@ -21,13 +21,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Bool, Float, Int
 
-from ..tiles import architecture_here, tile_configuration
+from ..architectures import architecture_here
 from . import decode as pallas_decode
 from . import prompt as pallas_prompt
+from .attend import Problem
 from .decode import Partials
 from .launch import launch
 from .prompt import PromptTiles
-from .tile import Problem
+from .tiles import tile_configuration
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -51,7 +52,7 @@ def ragged_paged_attention(
     """The contract of `attention.ragged_paged_attention`.
 
     Args:
-        architecture: a key of `tiles.TILES`; None: the one that is traced for.
+        architecture: one of `ARCHITECTURES`; None: the one that is traced for.
         is_fused: one launch instead of two.
 
     Raises:

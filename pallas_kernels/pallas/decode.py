@@ -14,8 +14,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Float, Int
 
-from ..tiles import next_power_of_two
-from .tile import MASKED_SCORE, PagedSequence, Problem, attend, divide_up, load_queries
+from ..rounding import divide_up, next_power_of_two
+from .attend import MASKED_SCORE, PagedSequence, Problem, attend, load_queries
 
 
 class Partials(NamedTuple):

@@ -13,8 +13,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Int
 
+from ..rounding import divide_up
 from ..work_list import list_work
-from .tile import PagedSequence, Problem, attend, divide_up, load_queries
+from .attend import PagedSequence, Problem, attend, load_queries
 
 
 class PromptTiles(NamedTuple):

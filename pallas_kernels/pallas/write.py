@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Bool, Float, Int
 
-from ..tiles import next_power_of_two
+from ..rounding import next_power_of_two
 from .launch import launch
 
 NUM_WARPS = 4

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..tiles import next_power_of_two, padded_dim
+from ..rounding import next_power_of_two, padded_dim
 from ..work_list import list_work
-from . import jax_triton_adapter
-from .jax_triton_adapter import Launch
+from . import launch as jax_triton
+from .launch import Launch
 from .tiles import TritonTiles, tiles_for
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -56,10 +56,10 @@ def ragged_paged_attention(
     """
     check_operands(q, k_pool)
     if architecture is None:
-        architecture = jax_triton_adapter.gpu_architecture()
+        architecture = jax_triton.gpu_architecture()
     tiles = tiles_for(architecture, q.dtype.name, q.shape[2])
     return attend(
-        partial(jax_triton_adapter.launch, architecture=architecture),
+        partial(jax_triton.launch, architecture=architecture),
         tiles,
         q,
         k_pool,
@@ -116,7 +116,7 @@ def attend(
     """All launches of one call, whatever it is that launches.
 
     Args:
-        launch: runs a kernel, see `jax_triton_adapter.launch`.
+        launch: runs a kernel, see `jax_triton.launch`.
         tiles: configuration of the kernels.
         is_fused: one launch for decode and prompt rows instead of one each.
     """

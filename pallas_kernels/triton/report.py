@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..tiles import ARCHITECTURES, SPILL_LIMIT
+from ..architectures import ARCHITECTURES, SPILL_LIMIT
 from .attention import DTYPES, attend
-from .jax_triton_adapter import PTX_VERSION
+from .launch import PTX_VERSION
 from .tiles import tiles_for
 from .write import launch_write
 
@@ -42,7 +42,7 @@ class RecordedLaunch:
     pointers: Sequence[str]
     """Triton types of the pointers, in order."""
     num_again: int
-    """Parameters behind them that are not used, see `jax_triton_adapter.launch`."""
+    """Parameters behind them that are not used, see `launch.launch`."""
     grid: tuple[int, ...]
     constants: Mapping[str, Any]
     num_warps: int

@@ -5,10 +5,11 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..architectures import check_architecture
 from ..no_block import NO_BLOCK
-from ..tiles import check_architecture, next_power_of_two, padded_dim
-from . import jax_triton_adapter
-from .jax_triton_adapter import Launch
+from ..rounding import next_power_of_two, padded_dim
+from . import launch as jax_triton
+from .launch import Launch
 
 
 def write_kv(
@@ -29,9 +30,9 @@ def write_kv(
         ValueError: no GPU (nor an abstract one), or one of unknown architecture.
     """
     if architecture is None:
-        architecture = jax_triton_adapter.gpu_architecture()
+        architecture = jax_triton.gpu_architecture()
     check_architecture(architecture)
-    launch = partial(jax_triton_adapter.launch, architecture=architecture)
+    launch = partial(jax_triton.launch, architecture=architecture)
     return launch_write(launch, k_pool, v_pool, k, v, block_ids, offsets, first_block)
 
 
@@ -45,7 +46,7 @@ def launch_write(
     offsets: Int[Array, " T"],
     first_block: int | Int[Array, ""],
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
-    """The one launch, whatever it is that launches; see `jax_triton_adapter.launch`."""
+    """The one launch, whatever it is that launches; see `jax_triton.launch`."""
     from . import kernels as kernels
 
     num_rows, num_kv_heads, head_dim = k.shape

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import pytest
 from cuda_lowering import lower_for_cuda, pointer_offset_types, triton_kernels
 
-from looped.pallas_kernels import TILES, ragged_paged_attention, tiles, write_kv
+from looped.pallas_kernels import ragged_paged_attention, write_kv
+from looped.pallas_kernels.pallas import tiles
+from looped.pallas_kernels.pallas.tiles import TILES
 
 KERNELS = {"pallas": ["_decode_kernel", "_prompt_kernel"], "pallas_fused": ["_fused_kernel"]}
 # Not every combination: each head_dim with each dtype, and the groups in turn.

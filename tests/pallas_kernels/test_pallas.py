@@ -9,7 +9,8 @@ import pytest
 from attention_cases import build_case, random_mix
 from attention_suite import SHAPES, Target
 
-from looped.pallas_kernels import TILES, tiles
+from looped.pallas_kernels.pallas import tiles
+from looped.pallas_kernels.pallas.tiles import TILES
 
 
 @pytest.mark.parametrize("architecture", TILES)

@@ -10,7 +10,7 @@ import pytest
 from triton_ir import offsets_into
 
 from looped.pallas_kernels import ARCHITECTURES
-from looped.pallas_kernels.tiles import padded_dim
+from looped.pallas_kernels.rounding import padded_dim
 from looped.pallas_kernels.triton.tiles import TILES, tiles_for
 
 pytestmark = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from attention_cases import PaddedShape, build_case
 from jax.sharding import use_abstract_mesh
 
 from looped.pallas_kernels import ragged_paged_attention, write_kv
-from looped.pallas_kernels.triton.jax_triton_adapter import (
+from looped.pallas_kernels.triton.launch import (
     abstract_gpu,
     gpu_architecture,
     import_jax_triton,

@@ -17,7 +17,7 @@ from attention_cases import (
 )
 
 from looped.pallas_kernels import BACKENDS, DEFAULT_ARCHITECTURE, ragged_paged_attention
-from looped.pallas_kernels.tiles import architecture_of
+from looped.pallas_kernels.architectures import architecture_of
 from looped.pallas_kernels.triton import attention as triton_attention
 from looped.pallas_kernels.triton.tiles import TritonTiles, tiles_for
 

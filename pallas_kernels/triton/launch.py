@@ -23,7 +23,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh, get_abstract_mesh
 from jaxtyping import Array
 
-from .. import tiles
+from .. import architectures
 
 # Kernels travel to XLA as PTX and are assembled by JAX's ptxas, which may be years older than the
 # one in Triton's wheel, whose dialect Triton would write (seen: `Unsupported .version 9.4; current
@@ -60,7 +60,7 @@ def abstract_gpu(device_kind: str) -> AbstractMesh:
 
 
 def gpu_architecture() -> str:
-    """`tiles.architecture_here` where that is a GPU: nothing runs these kernels on a CPU.
+    """`architectures.architecture_here` where that is a GPU: nothing runs these kernels on a CPU.
 
     Raises:
         ValueError: no abstract device and no GPU, or a GPU of unknown architecture.
@@ -72,7 +72,7 @@ def gpu_architecture() -> str:
             f"{device.platform!r} ({device.device_kind}); choose backend xla there, or name an "
             "architecture to compile for a GPU"
         )
-    return tiles.architecture_here()
+    return architectures.architecture_here()
 
 
 def import_jax_triton() -> Any:

@@ -7,13 +7,13 @@ takes. Axes: M queries of the tile, C positions of a key tile, Dp head_dim padde
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Bool, Float, Int
 
-from ..tiles import TileConfiguration, padded_dim
+from ..rounding import padded_dim
+from .tiles import TileConfiguration
 
 # Stands for the score of a key that is not seen, set after all scaling (DESIGN section 7).
 MASKED_SCORE = -1e30
@@ -131,10 +131,6 @@ def attend(
         jnp.zeros((num_queries, problem.padded_dim), jnp.float32),
     )
     return lax.fori_loop(first_tile, end_tile, visit, empty)
-
-
-def divide_up(count: jax.Array, size: int | jax.Array) -> jax.Array:
-    return lax.div(count + (size - 1), size)
 
 
 def _dot(left: Array, right: Array, *, contract: int) -> Float[Array, "M X"]:
