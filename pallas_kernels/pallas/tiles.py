@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from ..architectures import check_architecture
 
-MAX_HEAD_DIM = 256
-
 
 @dataclass(frozen=True, kw_only=True)
-class TileConfiguration:
+class PallasTiles:
     """One launch configuration of the attention kernels. Sizes are powers of two."""
 
     max_itemsize: int
@@ -41,10 +38,10 @@ class TileConfiguration:
     are the first that double-buffer them."""
 
 
-TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
+TILES: Mapping[str, tuple[PallasTiles, ...]] = MappingProxyType(
     {
         "sm_80": (
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=2,
                 max_head_dim=128,
                 key_tile=64,
@@ -53,7 +50,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=8,
                 prompt_stages=5,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=2,
                 max_head_dim=256,
                 key_tile=32,
@@ -62,7 +59,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=8,
                 prompt_stages=3,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=4,
                 max_head_dim=128,
                 key_tile=16,
@@ -71,7 +68,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=8,
                 prompt_stages=3,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=4,
                 max_head_dim=256,
                 key_tile=16,
@@ -82,7 +79,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
             ),
         ),
         "sm_90": (
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=2,
                 max_head_dim=128,
                 key_tile=64,
@@ -91,7 +88,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=4,
                 prompt_stages=5,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=2,
                 max_head_dim=256,
                 key_tile=32,
@@ -100,7 +97,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=8,
                 prompt_stages=5,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=4,
                 max_head_dim=128,
                 key_tile=16,
@@ -109,7 +106,7 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
                 prompt_warps=8,
                 prompt_stages=5,
             ),
-            TileConfiguration(
+            PallasTiles(
                 max_itemsize=4,
                 max_head_dim=256,
                 key_tile=16,
@@ -123,18 +120,20 @@ TILES: Mapping[str, tuple[TileConfiguration, ...]] = MappingProxyType(
 )
 
 
-def tile_configuration(architecture: str, head_dim: int, dtype: DTypeLike) -> TileConfiguration:
-    """The configuration for one architecture, head_dim and dtype of the tiles.
+def tiles_for(architecture: str, dtype: str, head_dim: int) -> PallasTiles:
+    """The configuration for one architecture, and dtype and head_dim of the tiles.
+
+    Args:
+        dtype: name of the type that products are taken in.
+        head_dim: at most 256.
 
     Raises:
-        ValueError: an architecture that the table does not hold, or a head_dim over 256.
+        ValueError: an architecture that the table does not hold.
     """
     check_architecture(architecture)
     itemsize = jnp.dtype(dtype).itemsize
-    for configuration in TILES[architecture]:
-        if itemsize <= configuration.max_itemsize and head_dim <= configuration.max_head_dim:
-            return configuration
-    raise ValueError(
-        f"attention kernels: expected head_dim up to {MAX_HEAD_DIM} of at most 4 bytes each, "
-        f"got {head_dim} of {jnp.dtype(dtype)}; choose the backend xla for it"
+    return next(
+        configuration
+        for configuration in TILES[architecture]
+        if itemsize <= configuration.max_itemsize and head_dim <= configuration.max_head_dim
     )

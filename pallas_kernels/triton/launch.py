@@ -46,6 +46,7 @@ class Launch(Protocol):
         constants: Mapping[str, Any],
         num_warps: int,
         num_stages: int,
+        architecture: str,
     ) -> tuple[Array, ...]: ...
 
 
@@ -107,7 +108,7 @@ def launch(
     constants: Mapping[str, Any],
     num_warps: int,
     num_stages: int,
-    architecture: str | None = None,
+    architecture: str,
 ) -> tuple[Array, ...]:
     """Call a Triton kernel. Its parameters, in order: inputs, in_place, outputs, in_place again.
 
@@ -121,17 +122,14 @@ def launch(
         grid: number of programs along up to three axes.
         constants: values of the kernel's `tl.constexpr` parameters.
         num_warps, num_stages: of a program; pipeline depth of its loops.
-        architecture: the GPU to compile for, "sm_80" or "sm_90"; None: see `gpu_architecture`.
+        architecture: the GPU to compile for, "sm_80" or "sm_90".
 
     Returns:
         The outputs, then the arrays of `in_place` as they are now.
 
     Raises:
         ImportError: see `import_jax_triton`.
-        ValueError: see `gpu_architecture`.
     """
-    if architecture is None:
-        architecture = gpu_architecture()
     jax_triton = import_jax_triton()
     common = {
         "kernel": kernel,

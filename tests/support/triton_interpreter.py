@@ -52,7 +52,16 @@ class NumpyTensor:
 
 
 def interpret(
-    kernel, *, inputs, in_place=(), outputs=(), grid, constants, num_warps, num_stages
+    kernel,
+    *,
+    inputs,
+    in_place=(),
+    outputs=(),
+    grid,
+    constants,
+    num_warps,
+    num_stages,
+    architecture,
 ) -> tuple[np.ndarray, ...]:
     """`triton.launch.launch` without a compiler: NaN where a kernel leaves an output out."""
     read = [np.array(array) for array in inputs]
