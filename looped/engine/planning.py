@@ -14,7 +14,13 @@ from looped.device.state import StateShape
 from looped.errors import UsageError
 from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
-from looped.pallas_kernels import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
+from looped.pallas_kernels import (
+    AUTO,
+    BACKENDS,
+    AttentionMetadata,
+    ragged_paged_attention,
+    resolve_backend,
+)
 from looped.programs.executables import Executables, ladders_for
 from looped.programs.passes import Parameters
 from looped.sched import ConfigError, SchedulerConfig
@@ -162,14 +168,15 @@ def _check_attention(shape: StateShape, backend: str) -> None:
         return jax.ShapeDtypeStruct(sizes, dtype)
 
     pool = typed(shape.kv_dtype, 1, config.num_kv_heads, shape.block_size, config.head_dim)
-    table, vector = typed(jnp.int32, 2, shape.blocks_per_seq), typed(jnp.int32, 2)
     query = typed(shape.dtype, 2, config.num_heads, config.head_dim)
+    metadata = AttentionMetadata.abstract(
+        num_decode=2, num_items=2, table_width=shape.blocks_per_seq
+    )
     attend = partial(
         ragged_paged_attention, first_block=0, scale=config.head_dim**-0.5, backend=backend
     )
     try:
-        metadata = (table, vector, table, vector, vector, vector)
-        jax.eval_shape(attend, query, pool, pool, *metadata)
+        jax.eval_shape(attend, query, pool, pool, metadata)
     except (ImportError, ValueError) as error:
         raise UsageError(f"attention_backend {backend}: {error}") from None
 

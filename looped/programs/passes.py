@@ -4,7 +4,7 @@
 `coda`. Every option of a request is data here, so no mix of requests makes another executable.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.device.state import DeviceState, StateShape, register_pytree
 from looped.models import OuroModel
-from looped.models.scopes import ATTENTION, GATE, KV_WRITE
-from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
+from looped.models.scopes import GATE
+from looped.pallas_kernels import NO_BLOCK, AttentionMetadata
 
 from .layouts import (
     GATE_LOOKAHEAD,
@@ -28,8 +28,7 @@ from .layouts import (
     RecurrentArrays,
 )
 from .lookahead import LookaheadHeads
-
-Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
+from .paged_attention import PagedAttention, Pools
 
 
 @register_pytree
@@ -59,47 +58,6 @@ class RowMap:
         item = jnp.argmax(is_owner, axis=0)
         offset = jnp.where(is_prompt, row - prompts.first_rows[item], 0)
         return cls(is_prompt=is_prompt, item=item, offset=offset)
-
-
-@dataclass(frozen=True)
-class PagedAttention:
-    """The model's `attend` over the flat pool: write these rows' keys and values, then attend."""
-
-    shape: StateShape
-    backend: str
-    write_blocks: Int[Array, " T"]
-    write_offsets: Int[Array, " T"]
-    decode_tables: Int[Array, "R B"]
-    decode_lengths: Int[Array, " R"]
-    prompts: PromptArrays
-    prompt_tables: Int[Array, "I B"]
-
-    def __call__(
-        self,
-        layer: int | Int[Array, ""],
-        query: Float[Array, "T H D"],
-        key: Float[Array, "T K D"],
-        value: Float[Array, "T K D"],
-        cache: Pools,
-    ) -> tuple[Float[Array, "T H D"], Pools]:
-        first_block = layer * self.shape.num_blocks
-        with jax.named_scope(KV_WRITE):
-            pools = write_kv(*cache, key, value, self.write_blocks, self.write_offsets, first_block)
-        with jax.named_scope(ATTENTION):
-            mixed = ragged_paged_attention(
-                query,
-                *pools,
-                self.decode_tables,
-                self.decode_lengths,
-                self.prompt_tables,
-                self.prompts.first_positions,
-                self.prompts.first_rows,
-                self.prompts.num_rows,
-                first_block,
-                self.shape.config.head_dim**-0.5,
-                backend=self.backend,
-            )
-        return mixed, pools
 
 
 def recurrent(
@@ -159,10 +117,14 @@ def recurrent(
         backend=backend,
         write_blocks=write_blocks,
         write_offsets=position % shape.block_size,
-        decode_tables=arrays.decode_tables,
-        decode_lengths=jnp.where(is_decode, arrays.decode_positions + 1, 0),
-        prompts=prompts,
-        prompt_tables=arrays.prompt_tables,
+        metadata=AttentionMetadata(
+            decode_tables=arrays.decode_tables,
+            decode_lengths=jnp.where(is_decode, arrays.decode_positions + 1, 0),
+            prompt_tables=arrays.prompt_tables,
+            prompt_position=prompts.first_positions,
+            prompt_first_row=prompts.first_rows,
+            prompt_rows=prompts.num_rows,
+        ),
     )
     rows, (key_pool, value_pool) = model.recurrent_pass(
         rows, position, attend, (state.key_pool, state.value_pool)
@@ -214,10 +176,14 @@ def prefill(
             backend=backend,
             write_blocks=jnp.where(row_map.is_prompt, blocks, NO_BLOCK),
             write_offsets=position % shape.block_size,
-            decode_tables=jnp.zeros((num_items, shape.blocks_per_seq), jnp.int32),
-            decode_lengths=jnp.zeros((num_items,), jnp.int32),
-            prompts=prompts,
-            prompt_tables=tables,
+            metadata=AttentionMetadata(
+                decode_tables=jnp.zeros((num_items, shape.blocks_per_seq), jnp.int32),
+                decode_lengths=jnp.zeros((num_items,), jnp.int32),
+                prompt_tables=tables,
+                prompt_position=prompts.first_positions,
+                prompt_first_row=prompts.first_rows,
+                prompt_rows=prompts.num_rows,
+            ),
         )
         return model.recurrent_pass(rows, position, attend, pools)
 
