@@ -137,7 +137,9 @@ def main() -> None:
         max_model_len=MAX_MODEL_LEN,
     )
     real = Executables(shape, parameters, backend="xla")
-    with patch("looped.programs.passes.ragged_paged_attention", lambda query, *_, **__: query):
+    with patch(
+        "looped.programs.paged_attention.ragged_paged_attention", lambda query, *_, **__: query
+    ):
         none = Executables(shape, parameters, backend="xla")
         none.get((LaunchKind.RECURRENT, DECODE_ROWS))
         none.get((LaunchKind.RECURRENT, CHUNK))

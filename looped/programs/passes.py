@@ -4,7 +4,7 @@
 `coda`. Every option of a request is data here, so no mix of requests makes another executable.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.device.state import DeviceState, StateShape, register_pytree
 from looped.models import OuroModel
-from looped.models.scopes import ATTENTION, GATE, KV_WRITE
-from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
+from looped.models.scopes import GATE
+from looped.pallas_kernels import NO_BLOCK
 
 from .layouts import (
     GATE_LOOKAHEAD,
@@ -28,8 +28,7 @@ from .layouts import (
     RecurrentArrays,
 )
 from .lookahead import LookaheadHeads
-
-Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
+from .paged_attention import PagedAttention, Pools
 
 
 @register_pytree
@@ -59,47 +58,6 @@ class RowMap:
         item = jnp.argmax(is_owner, axis=0)
         offset = jnp.where(is_prompt, row - prompts.first_rows[item], 0)
         return cls(is_prompt=is_prompt, item=item, offset=offset)
-
-
-@dataclass(frozen=True)
-class PagedAttention:
-    """The model's `attend` over the flat pool: write these rows' keys and values, then attend."""
-
-    shape: StateShape
-    backend: str
-    write_blocks: Int[Array, " T"]
-    write_offsets: Int[Array, " T"]
-    decode_tables: Int[Array, "R B"]
-    decode_lengths: Int[Array, " R"]
-    prompts: PromptArrays
-    prompt_tables: Int[Array, "I B"]
-
-    def __call__(
-        self,
-        layer: int | Int[Array, ""],
-        query: Float[Array, "T H D"],
-        key: Float[Array, "T K D"],
-        value: Float[Array, "T K D"],
-        cache: Pools,
-    ) -> tuple[Float[Array, "T H D"], Pools]:
-        first_block = layer * self.shape.num_blocks
-        with jax.named_scope(KV_WRITE):
-            pools = write_kv(*cache, key, value, self.write_blocks, self.write_offsets, first_block)
-        with jax.named_scope(ATTENTION):
-            mixed = ragged_paged_attention(
-                query,
-                *pools,
-                self.decode_tables,
-                self.decode_lengths,
-                self.prompt_tables,
-                self.prompts.first_positions,
-                self.prompts.first_rows,
-                self.prompts.num_rows,
-                first_block,
-                self.shape.config.head_dim**-0.5,
-                backend=self.backend,
-            )
-        return mixed, pools
 
 
 def recurrent(
