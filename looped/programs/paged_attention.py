@@ -9,7 +9,7 @@ from looped.device.state import StateShape
 from looped.models.scopes import ATTENTION, KV_WRITE
 from looped.pallas_kernels import ragged_paged_attention, write_kv
 
-from .layouts import PromptArrays
+from .prompt_arrays import PromptArrays
 
 Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
 

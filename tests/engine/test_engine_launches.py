@@ -20,10 +20,18 @@ from engines import (
 )
 
 import looped
-from looped.programs.executables import Executables, all_rungs, ladders_for
-from looped.programs.layouts import recurrent_layout
+from looped.programs.executables import Executables
+from looped.programs.recurrent import recurrent_layout
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, ItemKind, LaunchKind, SchedulerConfig
+from looped.sched import (
+    ExitMode,
+    ExitOptions,
+    ItemKind,
+    LaunchKind,
+    SchedulerConfig,
+    all_rungs,
+    ladders_for,
+)
 from looped.sched.choice import offer
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
