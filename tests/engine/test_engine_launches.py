@@ -348,7 +348,9 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
 
 def test_only_the_reader_reads_from_the_device():
     folder = Path(looped.__file__).parent
-    rooms = [path for room in ("engine", "programs", "device") for path in (folder / room).iterdir()]
+    rooms = [
+        path for room in ("engine", "programs", "device") for path in (folder / room).iterdir()
+    ]
     modules = {path.stem: path for path in rooms if path.suffix == ".py"}
     for name in modules.keys() - {"__init__", "reader"}:
         tree = ast.parse(modules[name].read_text())

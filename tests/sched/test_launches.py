@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import pytest
+from scheduler_rig import request_of
 
 from looped.sched import (
     LAUNCH_KINDS,
@@ -14,7 +15,6 @@ from looped.sched import (
     ItemKind,
     LaunchKind,
     RecurrentResult,
-    Request,
     ScheduledItem,
     SchedulerConfig,
     ScoreResult,
@@ -26,20 +26,15 @@ from looped.sched import (
 )
 
 RECURRENT, PREFILL, CODA, SCORE = LAUNCH_KINDS
-SIZES = {"num_planes": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64, "num_blocks": 64}
+SIZES = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_blocks": 64, "max_model_len": 64}
 
 
 def config_of(policy: str) -> SchedulerConfig:
-    return SchedulerConfig(**SIZES, policy=policy)
+    return SchedulerConfig(num_planes=4, vocab_size=9, **SIZES, policy=policy)
 
 
 def batch_of(kind: LaunchKind, num_rows: int, num_passes: int = 1) -> Batch:
-    request = Request(
-        request_id="a",
-        prompt_token_ids=(1,) * num_rows,
-        max_tokens=1,
-        exit_rule=resolve_exit(ExitOptions(), num_planes=4),
-    )
+    request = request_of(prompt=(1,) * num_rows)
     item = ScheduledItem(request, ItemKind.PROMPT, 0, 0, num_rows)
     return Batch(kind, (item,), num_passes)
 
