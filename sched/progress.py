@@ -222,6 +222,6 @@ class Progress:
 
 def _wrong_type(batch: Batch, result: LaunchResult) -> InterfaceError:
     return InterfaceError(
-        f"expected {batch.launch.result_type.__name__} of a {batch.launch.name} launch, "
-        f"got {type(result).__name__}"
+        f"unexpected {type(result).__name__} for a {batch.launch.name} launch: "
+        f"expected {batch.launch.result_type.__name__}"
     )
