@@ -39,7 +39,7 @@ from looped.device.state import DeviceState, StateShape
 from looped.models import OuroModel
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sched import LaunchKind
 
 CONFIG = SHAPES["small"]

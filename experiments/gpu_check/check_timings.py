@@ -20,7 +20,7 @@ from report import Outcome, Recorder
 from looped.device.state import DeviceState, StateShape
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sched import LaunchKind
 
 DECODE_SEQUENCES = (1, 8, 32, 128)

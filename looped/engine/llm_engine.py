@@ -10,11 +10,20 @@ import jax
 from looped.errors import LoopedError, UsageError
 from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
-from looped.programs.executables import Executables, all_rungs, ladders_for, reachable_rungs
+from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads, check_lookahead
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sampling_params import SamplingParams
-from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
+from looped.sched import (
+    Batch,
+    Request,
+    RequestError,
+    Scheduler,
+    StepUpdate,
+    all_rungs,
+    ladders_for,
+    reachable_rungs,
+)
 
 from .full_depth import check_full_depth
 from .memory_plan import MemoryPlan

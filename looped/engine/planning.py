@@ -21,9 +21,9 @@ from looped.pallas_kernels import (
     ragged_paged_attention,
     resolve_backend,
 )
-from looped.programs.executables import Executables, ladders_for
-from looped.programs.passes import Parameters
-from looped.sched import ConfigError, SchedulerConfig
+from looped.programs.executables import Executables
+from looped.programs.parameters import Parameters
+from looped.sched import ConfigError, SchedulerConfig, ladders_for
 
 from .memory_plan import (
     CPU_MAX_MODEL_LEN,

@@ -1,4 +1,4 @@
-"""The model's attention in a compiled pass: `PagedAttention` writes to the cache, then attends."""
+"""The model's `attend` in a pass: keys and values into the paged pool, then attention over it."""
 
 from dataclasses import dataclass
 

@@ -18,7 +18,7 @@ from looped.engine.options import EngineConfig
 from looped.engine.planning import plan_absent_gpu, plan_shape
 from looped.errors import LoopedError, UsageError
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sampling_params import SamplingParams
 
 GIB = 2**30

@@ -13,8 +13,7 @@ from looped import LLM, SamplingParams, UsageError
 from looped.engine.observer import LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.llm import GenerationRequest
-from looped.programs.executables import all_rungs, ladders_for
-from looped.sched import ExitOptions, FinishReason, LaunchKind
+from looped.sched import ExitOptions, FinishReason, LaunchKind, all_rungs, ladders_for
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 
