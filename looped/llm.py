@@ -188,16 +188,12 @@ class LLM:
             raise LoopedError("this LLM is already generating; wait for it, or make another")
         texts = TextOutputs(self.tokenizer, self.engine.abort)
         names = [str(index) for index in range(len(requests))]
-        named = [
-            (name, request.prompt_token_ids, texts.register(name, request.params))
+        named = {
+            name: replace(request, params=texts.register(name, request.params))
             for name, request in zip(names, requests, strict=True)
-        ]
-        # None is added before all are checked: who listens to the engine hears of none, or of all.
-        for one in named:
-            self.engine.check_request(*one)
+        }
         try:
-            for one in named:
-                self.engine.add_request(*one)
+            self.engine.add_requests(named)
             self.engine.warm_up(
                 [
                     len(request.prompt_token_ids)

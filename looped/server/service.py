@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.records import EngineStats, LaunchRecord
 from looped.llm import LLM
@@ -184,12 +186,17 @@ class Service:
         self, generation: Generation, prompts: list[tuple[int, ...]], params: SamplingParams
     ) -> None:
         """Gives an open request's prompts to the engine; errors as of `Generation.submit`."""
-        options = [self._texts.register(name, params) for name in generation.engine_ids]
-        await generation.submit(prompts, options)
+        requests = [
+            GenerationRequest(
+                prompt_token_ids=prompt, params=self._texts.register(engine_id, params)
+            )
+            for engine_id, prompt in zip(generation.engine_ids, prompts, strict=True)
+        ]
+        await generation.submit(requests)
 
-    def check_stop(self, params: SamplingParams) -> None:
-        """UsageError for stop texts that cannot be found."""
-        self._texts.check_stop(params)
+    def check_stop(self, stop: Sequence[str]) -> None:
+        """UsageError for stop strings that cannot be found."""
+        self._texts.check_stop(stop)
 
     def deliver(self, report: Report) -> None:
         """Takes a report of the engine's thread, on the event loop."""

@@ -51,13 +51,13 @@ class TextOutputs:
             UsageError: for stop strings that cannot be found, or an id that is in use; nothing has
                 changed.
         """
-        self.check_stop(params)
+        self.check_stop(params.stop)
         if request_id in self._streams:
             raise UsageError(f"request id {request_id!r} is in use")
         self._streams[request_id] = {
             sample_index: self._new_stream(params) for sample_index in range(params.n)
         }
-        return replace(params, stop=(), include_stop_str_in_output=False)
+        return params.without_stop
 
     def withdraw(self, request_id: str) -> None:
         """Takes back a registration of a request that the engine refused; its id is free."""
@@ -137,17 +137,17 @@ class TextOutputs:
             min_tokens=params.min_tokens,
         )
 
-    def check_stop(self, params: SamplingParams) -> None:
+    def check_stop(self, stop: Sequence[str]) -> None:
         """UsageError for stop strings that cannot be found."""
-        if not params.stop:
+        if not stop:
             return
         if self._tokenizer is None:
             raise UsageError(
                 f"stop needs a tokenizer, and this model has no tokenizer.json; use "
-                f"stop_token_ids, or leave it out; got {params.stop!r}"
+                f"stop_token_ids, or leave it out; got {stop!r}"
             )
         special = self._tokenizer.special_token_ids
-        for text in params.stop:
+        for text in stop:
             if text in special:
                 raise UsageError(
                     f"stop is looked for in the text, which has no special tokens; for {text!r} "

@@ -1,11 +1,11 @@
 """From the fields of a request to the engine's options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from looped.errors import UsageError
-from looped.sampling_params import SamplingParams
+from looped.sampling_params import SamplingParams, checked_stop
 from looped.sched import ExitMode, ExitOptions
 
 from ..errors import ApiError, bad_field
@@ -15,8 +15,6 @@ OPTIONS = frozenset(field.name for field in fields(SamplingParams)) & frozenset(
     GenerationFields.model_fields
 )
 """Fields that mean the same to the engine, under the same name."""
-UNUSED_FOR_SCORES = ("logprobs", "stop", "include_stop_str_in_output")
-"""Options that are checked and then left out where only a prompt is scored."""
 EXIT_OPTIONS = {
     "exit_mode": "mode",
     "exit_threshold": "threshold",
@@ -30,7 +28,7 @@ def to_params(
     *,
     has_priorities: bool,
     has_exit_modes: bool,
-    check_stop: Callable[[SamplingParams], None],
+    check_stop: Callable[[Sequence[str]], None],
     **chosen: Any,
 ) -> SamplingParams:
     """The options of a request's samples; what the body leaves out is as OpenAI has it.
@@ -39,7 +37,7 @@ def to_params(
         body: the request.
         has_priorities: whether the engine schedules by priority.
         has_exit_modes: whether requests may choose an exit mode.
-        check_stop: raises a UsageError for stop texts that cannot be found.
+        check_stop: raises a UsageError for stop strings that cannot be found.
         chosen: options that the endpoint works out itself.
 
     Raises:
@@ -75,8 +73,9 @@ def to_params(
     try:
         if options.get("max_tokens") == 0:
             # Only the prompt is looked at, and clients send these with every request.
-            unused = {name: options.pop(name) for name in UNUSED_FOR_SCORES if name in options}
-            check_stop(SamplingParams(**unused))
+            stop, _ = options.pop("stop", ()), options.pop("logprobs", None)
+            is_included = options.pop("include_stop_str_in_output", False)
+            check_stop(checked_stop(stop, is_included=is_included))
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
         raise bad_field(str(error), field_names(body)) from None
