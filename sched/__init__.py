@@ -29,7 +29,7 @@ from .buckets import (
     recurrent_ladder,
     score_ladder,
 )
-from .config import SchedulerConfig
+from .config import SchedulerConfig, SchedulerOptions, derived_chunk_size
 from .costing.cost_model import CostModel, read_cost_table
 from .costing.work import LaunchCosts, LaunchWork
 from .errors import ConfigError, InterfaceError, RequestError
@@ -120,6 +120,7 @@ __all__ = [
     "ScheduledItem",
     "Scheduler",
     "SchedulerConfig",
+    "SchedulerOptions",
     "ScoreResult",
     "Selection",
     "SimulatedClock",
@@ -137,6 +138,7 @@ __all__ = [
     "bucket_for",
     "coda_ladder",
     "decide",
+    "derived_chunk_size",
     "is_deciding",
     "ladders_for",
     "pack_whole",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from looped.errors import UsageError
-from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions
 
 from .options import LaunchLogWaits, with_config_options
 from .results import AsJson, command_line, print_result, require_plots
@@ -40,10 +40,10 @@ POLICY_FORM = "NAME, or NAME:KEY=VALUE,KEY=VALUE for one that takes options"
 
 
 @simulate.command()
-@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+@with_config_options(requests_of=WorkloadOptions, scheduler=SimulationOptions)
 def run(
     requests_of: WorkloadOptions,
-    scheduler: SchedulerOptions,
+    scheduler: SimulationOptions,
     costs: CostTable,
     policies: Annotated[
         list[str] | None,

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from looped.errors import UsageError
-from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions
 
 from .options import with_config_options
 from .results import AsJson, command_line, print_result
 from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, TableFormat
 
 
-@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+@with_config_options(requests_of=WorkloadOptions, scheduler=SimulationOptions)
 def compare(
     requests_of: WorkloadOptions,
-    scheduler: SchedulerOptions,
+    scheduler: SimulationOptions,
     costs: CostTable,
     policy: Annotated[
         list[str],

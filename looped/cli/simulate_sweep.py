@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from looped.errors import UsageError
-from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions
 
 from .options import with_config_options
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
@@ -17,10 +17,10 @@ from .simulate import POLICY_FORM, CostTable, Deterministic, Processes, Seeds, T
 from .simulate_compare import check_differ
 
 
-@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+@with_config_options(requests_of=WorkloadOptions, scheduler=SimulationOptions)
 def sweep(
     requests_of: WorkloadOptions,
-    scheduler: SchedulerOptions,
+    scheduler: SimulationOptions,
     costs: CostTable,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make, for the results.")],
     policy: Annotated[list[str], typer.Option(help=f"{POLICY_FORM}; repeat to sweep.")],
@@ -134,7 +134,9 @@ def sweep(
             max_num_batched_tokens=budget,
         ).values()
         for chunk, num_seqs, budget in product(
-            chunks, max_num_seqs or [16], max_num_batched_tokens or [256]
+            chunks,
+            max_num_seqs or [scheduler.max_num_seqs],
+            max_num_batched_tokens or [scheduler.max_num_batched_tokens],
         )
     ]
     loads: list[dict[str, Any]] = [{"rate": one} for one in rate or []]
