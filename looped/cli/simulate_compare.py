@@ -1,13 +1,13 @@
 """`looped simulate compare`: several policies on the same requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from looped.errors import UsageError
-from looped.simulation.options import SimulationOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions, check_differ
 
 from .options import with_config_options
 from .results import AsJson, command_line, print_result
@@ -40,13 +40,13 @@ def compare(
     from looped.measure.machine import describe_code
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.simulation.configs import config_json
-    from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
     from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
-    from looped.simulation.keeper import Keeper
-    from looped.simulation.paired import paired_numbers
     from looped.simulation.report import comparison_page, costs_json
     from looped.simulation.runs import cost_table
     from looped.simulation.summary import UNITS
+    from looped.simulation.sweeps.grid import Grid, Point, mean_numbers, run_grid
+    from looped.simulation.sweeps.keeper import Keeper
+    from looped.simulation.sweeps.paired import paired_numbers
     from looped.simulation.table_files import check_format, write_table
 
     check_folders(out)
@@ -111,10 +111,3 @@ def compare(
     with Keeper(write) as keeper:
         run_grid(grid, points, num_processes=processes, on_run=add)
     print_result(values, page, as_json=as_json)
-
-
-def check_differ(flag: str, values: Sequence[object]) -> None:
-    """UsageError for an option that came twice with one value, which would run everything twice."""
-    if len(set(values)) < len(values):
-        given = ", ".join(str(value) for value in values)
-        raise UsageError(f"expected values of {flag} that differ, got {given}")

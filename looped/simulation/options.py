@@ -122,3 +122,10 @@ def one_policy(typed: Sequence[str], otherwise: str) -> str:
             f"expected one --policy, got {len(typed)}: {', '.join(typed)}; {otherwise}"
         )
     return typed[0]
+
+
+def check_differ(flag: str, values: Sequence[object]) -> None:
+    """UsageError for an option that came twice with one value, which would run everything twice."""
+    if len(set(values)) < len(values):
+        given = ", ".join(str(value) for value in values)
+        raise UsageError(f"expected values of {flag} that differ, got {given}")

@@ -9,8 +9,8 @@ from simulations import COSTS, PLAN, SMALL
 from looped.errors import UsageError
 from looped.plots.pareto import draw_pareto, front
 from looped.sched import policy_named
-from looped.simulation.capacity import Objective, capacity_of, full_house_rate
-from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+from looped.simulation.sweeps.capacity import Objective, capacity_of, full_house_rate
+from looped.simulation.sweeps.grid import Grid, Point, mean_numbers, run_grid
 from looped.simulation.table_files import check_format, write_table
 
 GRID = Grid(PLAN, COSTS, range(2))

@@ -18,10 +18,10 @@ from looped.progress import progress_bars
 from looped.record.timeline import Timeline
 from looped.sched import SchedulerConfig
 
-from .coverage import UNNAMED
+from ..coverage import UNNAMED
+from ..loads.workload import Workload
+from ..summary import UNITS
 from .grid import Grid, Point, mean_numbers, workers
-from .loads.workload import Workload
-from .summary import UNITS
 
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
 """Numbers that an objective can bound."""
