@@ -38,8 +38,6 @@ class TextOutputs:
         self._streams: dict[str, dict[int, TextStream | None]] = {}
         """By request id and sample index, None without a tokenizer; a sample leaves with its
         completion."""
-        self._forgotten: set[str] = set()
-        """Requests among these that are of no more interest."""
 
     def register(self, request_id: str, params: SamplingParams) -> SamplingParams:
         """Announces a request, before the engine has it.
@@ -62,16 +60,6 @@ class TextOutputs:
     def withdraw(self, request_id: str) -> None:
         """Takes back a registration of a request that the engine refused; its id is free."""
         self._streams.pop(request_id, None)
-        self._forgotten.discard(request_id)
-
-    def forget(self, request_id: str) -> None:
-        """Drops what is to come of a request; unknown ids are ignored.
-
-        This does not end it: abort it in the engine as well, by the thread that runs that, before
-        or after. Its id stays in use until the completions of all its samples have come by.
-        """
-        if request_id in self._streams:
-            self._forgotten.add(request_id)
 
     def add(self, output: StepOutput) -> StepOutput:
         """What one engine step brought, with text.
@@ -85,9 +73,10 @@ class TextOutputs:
         completions: list[Completion | None] = []
         for event in output.tokens:
             name = event.request_id, event.sample_index
-            if not self._is_awaited(*name):
+            streams = self._streams.get(event.request_id, {})
+            if event.sample_index not in streams:
                 continue
-            stream = self._streams[event.request_id][event.sample_index]
+            stream = streams[event.sample_index]
             if stream is None:
                 tokens.append(event)
                 continue
@@ -102,16 +91,14 @@ class TextOutputs:
         return StepOutput(tokens=tokens, completions=[done for done in completions if done])
 
     def finish(self, completion: Completion) -> Completion | None:
-        """The completion with text, up to its stop string if there is one; None if it is of no
-        interest."""
-        request_id = completion.request_id
-        is_awaited = self._is_awaited(request_id, completion.sample_index)
-        streams = self._streams.get(request_id, {})
-        stream = streams.pop(completion.sample_index, None)
-        if not streams:
-            self.withdraw(request_id)
-        if not is_awaited:
+        """The completion with text, up to its stop string if there is one; None if it is not of a
+        registered request."""
+        streams = self._streams.get(completion.request_id, {})
+        if completion.sample_index not in streams:
             return None
+        stream = streams.pop(completion.sample_index)
+        if not streams:
+            self.withdraw(completion.request_id)
         if self._tokenizer is None or stream is None:
             return completion
         # Stopped before the engine's own end: then how that came about is of no interest.
@@ -122,10 +109,6 @@ class TextOutputs:
             completion = _stopped_at(completion, stream.num_tokens, stream.stop_string)
         texts = map(self._tokenizer.token_text, completion.token_ids)
         return replace(completion, text=stream.text, tokens=tuple(texts))
-
-    def _is_awaited(self, request_id: str, sample_index: int) -> bool:
-        is_registered = sample_index in self._streams.get(request_id, {})
-        return is_registered and request_id not in self._forgotten
 
     def _new_stream(self, params: SamplingParams) -> TextStream | None:
         if self._tokenizer is None:

@@ -76,10 +76,6 @@ class Objective:
                 f"that grows; got {len(requests)}: simulate more requests"
             )
 
-    def is_met(self, numbers: Numbers) -> bool:
-        """Whether every bound holds; see `failed`."""
-        return not self.failed(numbers)
-
     def failed(self, numbers: Numbers) -> list[str]:
         """The numbers whose bounds do not hold.
 
