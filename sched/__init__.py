@@ -29,7 +29,7 @@ from .buckets import (
     recurrent_ladder,
     score_ladder,
 )
-from .config import SchedulerConfig, SchedulerOptions, derived_chunk_size
+from .config import SchedulerConfig, SchedulerOptions
 from .costing.cost_model import CostModel, read_cost_table
 from .costing.work import LaunchCosts, LaunchWork
 from .errors import ConfigError, InterfaceError, RequestError
@@ -138,7 +138,6 @@ __all__ = [
     "bucket_for",
     "coda_ladder",
     "decide",
-    "derived_chunk_size",
     "is_deciding",
     "ladders_for",
     "pack_whole",

@@ -12,11 +12,6 @@ DEFAULT_PROMPT_SHORTCUT = True
 SCHEDULING_POLICIES = ("fcfs", "priority")
 
 
-def derived_chunk_size(budget: int, max_num_seqs: int) -> int:
-    """Return the chunk of who names none: one that fits beside a decode row of every other slot."""
-    return min(DEFAULT_CHUNK_SIZE, budget - max_num_seqs + 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
     """What may be chosen of a scheduler, whatever the model; sizes in tokens unless said otherwise.
@@ -107,7 +102,7 @@ class SchedulerConfig(SchedulerOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_sizes()
-        derived = derived_chunk_size(self.max_num_batched_tokens, self.max_num_seqs)
+        derived = min(DEFAULT_CHUNK_SIZE, self.max_num_batched_tokens - self.max_num_seqs + 1)
         object.__setattr__(self, "is_chunk_derived", self.prefill_chunk_size is None)
         if self.prefill_chunk_size is None:
             object.__setattr__(self, "prefill_chunk_size", derived)

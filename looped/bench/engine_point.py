@@ -8,7 +8,6 @@ from typing import Any, Self
 from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.measure.statistics import MIN_VALUES_FOR_P99
-from looped.sched import derived_chunk_size
 
 from .workload import Workload
 
@@ -75,7 +74,7 @@ def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None) -> int:
         UsageError: it would not fit, with the numbers.
     """
     largest = budget - max_num_seqs + 1
-    chunk = derived_chunk_size(budget, max_num_seqs) if chunk_size is None else chunk_size
+    chunk = min(128, largest) if chunk_size is None else chunk_size
     if not 1 <= chunk <= largest:
         least = max(chunk, 1) + max_num_seqs - 1
         raise UsageError(

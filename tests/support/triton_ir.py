@@ -61,18 +61,8 @@ def offsets_into(
             bound = Bound(loads[root])
         elif operation == "tt.get_program_id":
             bound = Bound(programs)
-        elif operation == "tt.make_range":
-            bound = Bound(int(re.search(r"end = (\d+)", rest)[1]) - 1)
-        elif operation == "arith.constant":
-            number = re.match(r"(?:dense<)?(-?\d+)>? :", rest)
-            bound = Bound(int(number[1])) if number else None
-        elif operation in SAME:
-            bound = bounds.get(operands[0])
-        elif operation in ARITHMETIC and all(name in bounds for name in operands):
-            inputs = [bounds[name] for name in operands]
-            largest = ARITHMETIC[operation](*(one.largest for one in inputs))
-            limit = 2 ** (int(re.search(r"i(\d+)>?$", rest)[1]) - 1)
-            bound = Bound(largest, largest >= limit or any(one.is_wrapped for one in inputs))
+        else:
+            bound = computed_bound(operation, rest, [bounds.get(name) for name in operands])
         for known, value in (
             (bounds, bound),
             (roots, root if operation in ("tt.addptr", *SAME) else None),
@@ -81,3 +71,19 @@ def offsets_into(
             if value is not None:
                 known[result] = value
     return found
+
+
+def computed_bound(operation: str, rest: str, inputs: list[Bound | None]) -> Bound | None:
+    """The bound of what an operation makes of its operands; None where it is not known."""
+    if operation == "tt.make_range":
+        return Bound(int(re.search(r"end = (\d+)", rest)[1]) - 1)
+    if operation == "arith.constant":
+        number = re.match(r"(?:dense<)?(-?\d+)>? :", rest)
+        return Bound(int(number[1])) if number else None
+    if operation in SAME:
+        return inputs[0]
+    if operation in ARITHMETIC and None not in inputs:
+        largest = ARITHMETIC[operation](*(one.largest for one in inputs))
+        limit = 2 ** (int(re.search(r"i(\d+)>?$", rest)[1]) - 1)
+        return Bound(largest, largest >= limit or any(one.is_wrapped for one in inputs))
+    return None
