@@ -13,7 +13,7 @@ from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion, StepOutput
-from looped.engine.planning import check_options
+from looped.engine.sizes import check_options
 from looped.programs.lookahead import check_lookahead
 from looped.text.stop_ids import find_stop_token_ids
 from looped.text.text_outputs import TextOutputs

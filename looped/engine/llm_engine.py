@@ -21,10 +21,10 @@ from .memory_plan import MemoryPlan
 from .observer import LaunchObserver, Moment
 from .options import EngineConfig
 from .outputs import Completion, StepOutput, TokenEvent
-from .planning import choose_backend, log_derived, plan_scheduler, plan_shape
 from .records import EngineStats
 from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
+from .sizes import choose_backend, log_derived, plan_scheduler, plan_shape
 
 logger = logging.getLogger(__name__)
 
