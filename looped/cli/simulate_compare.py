@@ -39,7 +39,8 @@ def compare(
     from looped.measure.machine import describe_code
     from looped.measure.results_folder import check_folders
     from looped.simulation.runs import cost_table
-    from looped.simulation.sweeps.comparison import Comparison, compare_into_folder
+    from looped.simulation.sweeps.comparison import Comparison
+    from looped.simulation.sweeps.keeper import run_into_folder
     from looped.simulation.table_files import check_format
 
     check_folders(out)
@@ -58,7 +59,7 @@ def compare(
     if out is None:
         comparison.run(num_processes=processes)
     else:
-        compare_into_folder(
+        run_into_folder(
             comparison, out, description, table_format=table_format, num_processes=processes
         )
     values = comparison.to_json(description, is_complete=True)

@@ -72,7 +72,8 @@ def sweep(
     from looped.measure.machine import describe_code
     from looped.measure.results_folder import check_folders
     from looped.simulation.runs import cost_table
-    from looped.simulation.sweeps.sweep import Sweep, SweptOptions, run_into_folder
+    from looped.simulation.sweeps.keeper import run_into_folder
+    from looped.simulation.sweeps.sweep import Sweep, SweptOptions
     from looped.simulation.table_files import check_format
 
     check_folders(out)

@@ -8,8 +8,9 @@ from simulations import COSTS
 from looped.errors import UsageError
 from looped.simulation.options import SimulationOptions, WorkloadOptions
 from looped.simulation.sweeps.capacity import Objective
-from looped.simulation.sweeps.comparison import Comparison, compare_into_folder
-from looped.simulation.sweeps.sweep import RateSearch, Sweep, SweptOptions, run_into_folder
+from looped.simulation.sweeps.comparison import Comparison
+from looped.simulation.sweeps.keeper import run_into_folder
+from looped.simulation.sweeps.sweep import RateSearch, Sweep, SweptOptions
 
 REQUESTS = WorkloadOptions(requests=16, prompt_tokens="5:40", output_tokens="2:9", rate=20.0)
 SCHEDULER = SimulationOptions(max_num_batched_tokens=64, prefill_chunk_size=32, max_num_seqs=4)
@@ -56,7 +57,7 @@ def test_what_a_comparison_brought_is_kept_when_it_is_ended_early(tmp_path):
     compared = Comparison(REQUESTS, SCHEDULER, COSTS, TWO, num_seeds=2)
 
     def end_early():
-        if len(compared.rows) == 3:
+        if len(compared.tables["runs"]) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -65,10 +66,10 @@ def test_what_a_comparison_brought_is_kept_when_it_is_ended_early(tmp_path):
     assert values["means"].keys() == set(TWO)
     assert values["paired"]["separate"]["makespan"]["num_pairs"] == 1
     whole = Comparison(REQUESTS, SCHEDULER, COSTS, TWO, num_seeds=2)
-    compare_into_folder(whole, tmp_path / "out", whole.facts)
+    run_into_folder(whole, tmp_path / "out", whole.facts)
     kept = json.loads((tmp_path / "out" / "result.json").read_text())
     assert kept["paired"]["separate"]["makespan"]["num_pairs"] == 2
-    assert whole.rows[:3] == compared.rows
+    assert whole.tables["runs"][:3] == compared.tables["runs"]
 
 
 @pytest.mark.parametrize(

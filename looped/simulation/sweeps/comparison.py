@@ -1,10 +1,8 @@
 """A comparison: several policies on the same requests, arrivals and depths, seed by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from looped.measure.results_folder import make_folder, write_results
 from looped.measure.statistics import Numbers
 from looped.sched import CostModel
 
@@ -13,13 +11,8 @@ from ..inputs import plan_of, seeds_of, warn_of_log
 from ..options import SimulationOptions, WorkloadOptions, check_differ
 from ..report import comparison_page, costs_json
 from ..summary import UNITS
-from ..table_files import write_table
 from .grid import Grid, Point, mean_numbers, run_grid
-from .keeper import Keeper
 from .paired import PairedNumber, paired_numbers
-
-HEAD = {"benchmark": "simulated comparison", "schema": 1}
-"""What its files are."""
 
 
 class Comparison:
@@ -37,6 +30,9 @@ class Comparison:
         LoopedError: a file that cannot be read, a policy that could not run, or options that
             contradict each other; nothing has run then.
     """
+
+    head: ClassVar[dict[str, Any]] = {"benchmark": "simulated comparison", "schema": 1}
+    """What its files are."""
 
     def __init__(
         self,
@@ -57,8 +53,7 @@ class Comparison:
         self._points = [Point(name, scheduler.values()) for name in policies]
         self._configs = [self._grid.config(point) for point in self._points]
         warn_of_log(plan, scheduler, self._configs, is_deterministic=is_deterministic)
-        self.rows: list[dict[str, Any]] = []
-        """Runs so far."""
+        self._rows: list[dict[str, Any]] = []
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -83,10 +78,15 @@ class Comparison:
 
         def add(point: Point, seed: int, numbers: Numbers) -> None:
             told = {"policy": point.policy, "prefill_chunk_size": chunk_sizes[str(point.policy)]}
-            self.rows.append({**told, "seed": seed, **numbers})
+            self._rows.append({**told, "seed": seed, **numbers})
             on_growth()
 
         run_grid(self._grid, self._points, num_processes=num_processes, on_run=add)
+
+    @property
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows so far, of `runs`."""
+        return {"runs": self._rows}
 
     @property
     def means(self) -> dict[str, dict[str, float | None]]:
@@ -126,34 +126,5 @@ class Comparison:
 
     def _rows_by_policy(self) -> dict[str, list[dict[str, Any]]]:
         return {
-            name: [row for row in self.rows if row["policy"] == name] for name in self._policies
+            name: [row for row in self._rows if row["policy"] == name] for name in self._policies
         }
-
-
-def compare_into_folder(
-    comparison: Comparison,
-    folder: Path,
-    description: Mapping[str, Any],
-    *,
-    table_format: str = "csv",
-    num_processes: int = 1,
-) -> None:
-    """Runs a comparison into a new folder, which has what there is whenever it ends.
-
-    Args:
-        comparison: what is run.
-        folder: for result.json, result.md and a table of all runs.
-        description: how it came about.
-        table_format: csv or parquet.
-        num_processes: that simulate at once.
-    """
-
-    def write(is_complete: bool) -> None:
-        if comparison.rows:
-            write_table(folder / f"runs.{table_format}", comparison.rows)
-        values = comparison.to_json(description, is_complete=is_complete)
-        write_results(folder, values, comparison.page(description))
-
-    make_folder(folder, {**HEAD, **description})
-    with Keeper(write) as keeper:
-        comparison.run(num_processes=num_processes, on_growth=keeper.grew)

@@ -11,12 +11,10 @@ little.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from looped.errors import UsageError
 from looped.measure.capacity import check_search
-from looped.measure.results_folder import make_folder, write_results
 from looped.measure.statistics import Numbers
 from looped.sched import CostModel
 
@@ -25,15 +23,11 @@ from ..inputs import plan_of, seeds_of, warn_of_log
 from ..loads.workload import check_rate
 from ..options import SimulationOptions, WorkloadOptions, check_differ
 from ..report import costs_json, sweep_page
-from ..table_files import write_table
 from .capacity import Objective, PointCapacity, capacities
 from .grid import Grid, Point, mean_numbers, run_grid
-from .keeper import Keeper
 
 START_RATE = 1.0
 PRECISION = 1.05
-HEAD = {"benchmark": "simulated sweep", "schema": 1}
-"""What its files are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +104,9 @@ class Sweep:
         LoopedError: a file that cannot be read, a point that could not run, or options that
             contradict each other; nothing has run then.
     """
+
+    head: ClassVar[dict[str, Any]] = {"benchmark": "simulated sweep", "schema": 1}
+    """What its files are."""
 
     def __init__(
         self,
@@ -240,36 +237,6 @@ class Sweep:
         self._runs.append({**own, "seed": seed, **numbers})
         if len(self._runs) % num_seeds == 0:
             self._means.append({**own, **mean_numbers(self._runs[-num_seeds:])})
-
-
-def run_into_folder(
-    sweep: Sweep,
-    folder: Path,
-    description: Mapping[str, Any],
-    *,
-    table_format: str = "csv",
-    num_processes: int = 1,
-) -> None:
-    """Runs a sweep into a new folder, which has what there is whenever it ends.
-
-    Args:
-        sweep: what is run.
-        folder: for result.json, result.md and a table of all runs, of the means and of capacities.
-        description: how it came about.
-        table_format: csv or parquet.
-        num_processes: that simulate at once.
-    """
-
-    def write(is_complete: bool) -> None:
-        for name, rows in sweep.tables.items():
-            if rows:
-                write_table(folder / f"{name}.{table_format}", rows)
-        values = sweep.to_json(description, is_complete=is_complete)
-        write_results(folder, values, sweep.page(description))
-
-    make_folder(folder, {**HEAD, **description})
-    with Keeper(write) as keeper:
-        sweep.run(num_processes=num_processes, on_growth=keeper.grew)
 
 
 def _check_load(requests: WorkloadOptions, swept: SweptOptions, search: RateSearch | None) -> None:
