@@ -5,7 +5,8 @@ names, `folder` is the converted form on disk, and `to_flax`, `to_hugging_face` 
 are the three commands. `lookahead` is the trained gate that a folder may hold beside its weights.
 Only safetensors is ever opened: a pickle can run code.
 
-Of the engine, only the configuration, the parameter tree, errors and progress bars are imported.
+`foreign` knows folders of other kinds by their files. Of the engine, only the configuration with
+what it is read with, the parameter tree, errors and progress bars are imported.
 """
 
 from .folder import LOOKAHEAD_FILE, ConvertedFolder, Manifest

@@ -13,12 +13,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from looped.config import ModelConfig, read_json
-from looped.errors import LoopedError
+from looped.config import ModelConfig
+from looped.errors import LoopedError, brief
+from looped.model_files import check_pointers, read_json
 from looped.models.parameters import parameter_shapes
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+INDEX_FILE = "model.safetensors.index.json"
 PARAMETERS_FOLDER = "parameters"
 LOOKAHEAD_FILE = "lookahead_gate.safetensors"
 """Optional, in both forms of a folder; see `lookahead`."""
@@ -122,6 +124,7 @@ class ConvertedFolder:
             raise LoopedError(
                 f"{path} has a manifest but no {PARAMETERS_FOLDER}; convert the checkpoint again"
             )
+        check_pointers(sorted((path / PARAMETERS_FOLDER).rglob("*")))
         self.config = ModelConfig.from_file(path / "config.json")
         self.shapes = parameter_shapes(self.config)
         if self.shapes.keys() != self.manifest.checksums.keys():
@@ -169,7 +172,7 @@ class ConvertedFolder:
                 )
         except (ValueError, FileNotFoundError, KeyError) as error:
             raise LoopedError(
-                f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}); "
+                f"{path} cannot be read ({type(error).__name__}: {brief(error, 100)}); "
                 "convert the checkpoint again"
             ) from error
         return flatten_dict(tree, sep=".")

@@ -6,6 +6,7 @@ from pathlib import Path
 from looped.errors import LoopedError
 
 from .folder import COMPANION_FILES
+from .foreign import check_folder
 
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "config.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -15,8 +16,15 @@ def resolve_model_folder(name: str) -> Path:
     """The folder of a model: `name` itself, or the download of that Hugging Face repository.
 
     Raises:
-        LoopedError: in one line, when there is no such folder and the hub cannot give one.
+        LoopedError: in one line, when there is no such folder and the hub cannot give one, or it
+            is recognisably no model's folder.
     """
+    folder = _find_or_download(name)
+    check_folder(folder)
+    return folder
+
+
+def _find_or_download(name: str) -> Path:
     path = Path(name).expanduser()
     if path.exists():
         return path

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from looped.config import ModelConfig
-from looped.errors import LoopedError
+from looped.errors import LoopedError, brief
 
 from .folder import LOOKAHEAD_FILE, MANIFEST_FILE, ConvertedFolder, Manifest, checksum
 
@@ -56,7 +56,9 @@ def read_lookahead_gate(folder: Path, config: ModelConfig) -> LookaheadGate | No
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise LoopedError(f"{path} cannot be read ({error}); train the gate again") from error
+        raise LoopedError(
+            f"{path} cannot be read ({brief(error, 100)}); train the gate again"
+        ) from error
     num_heads = max(0, config.num_loops - 2)
     expected = {
         "weight": f"float32 {(num_heads, config.hidden_size)}",

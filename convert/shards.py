@@ -11,8 +11,7 @@ from safetensors.numpy import save_file
 
 from looped.progress import track
 
-from .folder import Tensor
-from .source import INDEX_FILE
+from .folder import INDEX_FILE, Tensor
 
 
 def write_shards(

@@ -6,7 +6,7 @@ in one message that names all of its faults, before a byte is written anywhere.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,25 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from looped.config import ModelConfig, read_json
-from looped.errors import LoopedError
+from looped.config import ModelConfig
+from looped.errors import ForeignCheckpointError, LoopedError, brief
+from looped.family import FAMILY
+from looped.model_files import check_pointers, read_json
 from looped.models.parameters import parameter_shapes
 from looped.progress import track
+from looped.quantisation import check_tensors
 
-from .folder import LOOKAHEAD_FILE
+from .folder import INDEX_FILE, LOOKAHEAD_FILE
+from .foreign import ADAPTER_FILES, check_folder
 from .names import hugging_face_name, layer_index
-
-INDEX_FILE = "model.safetensors.index.json"
 
 # safetensors' names of the types that are accepted, and ours.
 FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+ACCEPTED = ", ".join(FLOAT_TYPES.values())
+# Beginnings of its names of other types: I8 is int8, F8_E4M3 float8_e4m3.
+OTHER_TYPES = {"F": "float", "I": "int", "U": "uint"}
 
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 ADAPTER_MARKS = ("base_model.model.", ".lora_", "lora_A", "lora_B")
 
 
@@ -48,25 +52,33 @@ class HuggingFaceFolder:
         path: a folder with config.json and one or many safetensors files.
 
     Raises:
+        ForeignCheckpointError: the folder holds something else: a quantised model, one of another
+            family, Git LFS pointers.
         LoopedError: when the folder is missing, its configuration is unsupported or its tensors
-            do not fit; the message lists all reasons.
+            do not fit; the message lists all reasons, those of one kind as one.
     """
 
     def __init__(self, path: Path) -> None:
+        check_folder(path)
         self.path = path
-        if not path.is_dir():
-            raise LoopedError(f"{path} is not a folder; expected one with config.json in it")
         self.tensors: dict[str, StoredTensor] = {}
         problems = list(self._collect_tensors())
+        config = None
         try:
-            self.config = ModelConfig.from_file(path / "config.json")
+            config = ModelConfig.from_file(path / "config.json")
+        except ForeignCheckpointError as error:
+            raise self._explained(error) from None
         except LoopedError as error:
-            problems = [*self._explain_config(), str(error), *problems]
-        else:
-            problems += find_mismatches(self.config, self.tensors)
-        if problems:
+            problems = [str(error), *problems]
+        dtypes = {name: tensor.dtype for name, tensor in self.tensors.items()}
+        check_tensors(dtypes, str(path))
+        problems += _find_other_types(dtypes)
+        if config is not None:
+            problems += find_mismatches(config, self.tensors)
+        if config is None or problems:
             raise LoopedError(_all_reasons(path, [*problems, *self._find_non_finite()]))
-        self.shapes = parameter_shapes(self.config)
+        self.config = config
+        self.shapes = parameter_shapes(config)
 
     @property
     def dtype(self) -> str:
@@ -79,14 +91,17 @@ class HuggingFaceFolder:
         return self._read_stored(hugging_face_name(name))
 
     def check_values(self) -> None:
-        """Raises LoopedError naming every tensor with a NaN or an infinity. Reads everything."""
+        """LoopedError if there is a NaN or an infinity in any tensor. Reads everything."""
         if problems := list(self._find_non_finite()):
             raise LoopedError(_all_reasons(self.path, problems))
 
     def _find_non_finite(self) -> Iterator[str]:
-        for name, tensor in track(list(self.tensors.items()), "checking"):
-            if tensor.dtype in FLOAT_TYPES.values() and not is_finite(self._read_stored(name)):
-                yield f"{name} holds non-finite values"
+        names = [
+            name
+            for name, tensor in track(list(self.tensors.items()), "checking")
+            if tensor.dtype in FLOAT_TYPES.values() and not is_finite(self._read_stored(name))
+        ]
+        yield from _folded("tensors", names, "holds non-finite values", "hold non-finite values")
 
     def _read_stored(self, name: str) -> np.ndarray[Any, Any]:
         with safe_open(self.tensors[name].file, framework="numpy") as file:
@@ -94,88 +109,95 @@ class HuggingFaceFolder:
 
     def _collect_tensors(self) -> Iterator[str]:
         """Fills `tensors` from the files' headers; yields what is wrong with the files."""
-        for name in ADAPTER_FILES:
-            if (self.path / name).exists():
-                yield f"{name}: a LoRA/PEFT adapter; merge it into its base model first"
         files, problems = self._weight_files()
+        check_pointers(files)
         yield from problems
+        damaged: dict[str, str] = {}
+        doubled: dict[str, str] = {}
         for file in files:
             try:
-                yield from self._collect_file(file)
+                doubled |= self._collect_file(file)
             except SafetensorError as error:
-                yield f"{file.name} is truncated or not safetensors ({error})"
+                damaged[file.name] = f" ({brief(error, 100)})"
             except OSError as error:
-                yield f"{file.name} cannot be read ({error})"
+                yield f"{file.name} cannot be read ({brief(error, 100)})"
+        what = "truncated or not safetensors"
+        yield from _folded("files", damaged, f"is {what}", f"are {what}")
+        yield from _folded("tensors", doubled, "is stored twice", "are stored twice")
         yield from self._compare_with_index(files)
 
     def _weight_files(self) -> tuple[list[Path], list[str]]:
-        index = self.path / INDEX_FILE
-        if not index.exists():
-            files = sorted(self.path.glob("*.safetensors"))
-            others = (*ADAPTER_FILES, LOOKAHEAD_FILE)
-            files = [file for file in files if file.name not in others]
-            if files:
-                return files, []
-            pickles = [file.name for pattern in PICKLE_PATTERNS for file in self.path.glob(pattern)]
-            if pickles:
-                return [], [
-                    f"only pickled weights ({', '.join(sorted(pickles))}); they can run code and "
-                    "are never opened: convert them to safetensors first"
-                ]
-            return [], ["no *.safetensors file"]
-        files, problems = [], []
-        for name in sorted(set(_index_entries(index).values())):
+        """Files to read, and what is wrong with the choice."""
+        if (self.path / INDEX_FILE).exists():
+            return self._indexed_files()
+        others = (*ADAPTER_FILES, LOOKAHEAD_FILE)
+        files = [file for file in self.path.glob("*.safetensors") if file.name not in others]
+        if files:
+            return sorted(files), []
+        pickles = [file.name for pattern in PICKLE_PATTERNS for file in self.path.glob(pattern)]
+        if pickles:
+            return [], [
+                f"only pickled weights ({_shown(sorted(pickles))}); they can run code and are "
+                "never opened: convert them to safetensors first"
+            ]
+        return [], ["no *.safetensors file"]
+
+    def _indexed_files(self) -> tuple[list[Path], list[str]]:
+        files = []
+        faults: dict[str, list[str]] = {}
+        for name in sorted(set(_index_entries(self.path / INDEX_FILE).values())):
             file = self.path / name
             # The name decides: files of a hub snapshot are links into its blob store.
             if Path(name).name != name:
-                problems.append(f"{INDEX_FILE} points outside the folder: {name}")
+                faults.setdefault("points outside the folder: {}", []).append(name)
             elif not name.endswith(".safetensors"):
-                problems.append(f"{INDEX_FILE} names {name}, which is not safetensors")
+                faults.setdefault("names {}, which is not safetensors", []).append(name)
             elif not file.is_file():
-                problems.append(f"{INDEX_FILE} names {name}, which is missing")
+                faults.setdefault("names {}, which is missing", []).append(name)
             else:
                 files.append(file)
-        return files, problems
+        return files, [
+            f"{INDEX_FILE} {reason.format(_shown(names))}" for reason, names in faults.items()
+        ]
 
-    def _collect_file(self, file: Path) -> Iterator[str]:
+    def _collect_file(self, file: Path) -> dict[str, str]:
+        """Adds a file's tensors; where those lie that are stored twice, by name."""
         with safe_open(file, framework="numpy") as opened:
-            for name in _doubled_names(file):
-                yield f"{name} is stored twice in {file.name}"
+            doubled = dict.fromkeys(_doubled_names(file), f" in {file.name}")
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 header = opened.get_slice(name)
                 if name in self.tensors:
-                    yield (
-                        f"{name} is stored twice, in {self.tensors[name].file.name} and {file.name}"
-                    )
+                    doubled[name] = f", in {self.tensors[name].file.name} and {file.name}"
                     continue
-                dtype = FLOAT_TYPES.get(header.get_dtype())
-                if dtype is None:
-                    accepted = ", ".join(FLOAT_TYPES.values())
-                    yield f"{name} is {header.get_dtype()}; expected one of {accepted}"
-                shape = tuple(header.get_shape())
-                self.tensors[name] = StoredTensor(file, shape, dtype or header.get_dtype())
+                dtype = FLOAT_TYPES.get(header.get_dtype()) or _other_type(header.get_dtype())
+                self.tensors[name] = StoredTensor(file, tuple(header.get_shape()), dtype)
+        return doubled
 
     def _compare_with_index(self, files: list[Path]) -> Iterator[str]:
         index = self.path / INDEX_FILE
         if not index.exists():
             return
         read = {file.name for file in files}
+        misplaced = {}
         for name, file_name in sorted(_index_entries(index).items()):
             stored = self.tensors.get(name)
             if file_name in read and (stored is None or stored.file.name != file_name):
-                yield f"{INDEX_FILE} places {name} in {file_name}, which does not hold it"
+                misplaced[name] = f" in {file_name}, which does not hold it"
+        if misplaced:
+            name, place = next(iter(misplaced.items()))
+            more = f" (and {len(misplaced) - 1} more like it)" if len(misplaced) > 1 else ""
+            yield f"{INDEX_FILE} places {name}{place}{more}"
 
-    def _explain_config(self) -> Iterator[str]:
-        """Why an unsupported config.json may be the wrong one for these tensors."""
-        try:
-            model_type = read_json(self.path / "config.json").get("model_type")
-        except LoopedError:
-            return
-        if model_type != "ouro" and any("early_exit_gate" in name for name in self.tensors):
-            yield (
-                f"config.json describes a {model_type!r} model but the tensors are Ouro's "
-                "(they have an exit gate): take config.json from the Ouro checkpoint"
+    def _explained(self, error: ForeignCheckpointError) -> ForeignCheckpointError:
+        """The error of a foreign config.json, or why it is the wrong one for these tensors."""
+        family = read_json(self.path / "config.json").get("model_type")
+        if family != FAMILY and any("early_exit_gate" in name for name in self.tensors):
+            return ForeignCheckpointError(
+                f"config.json describes a {brief(repr(family), 40)} model but the tensors are "
+                "Ouro's (they have an exit gate): take config.json from the Ouro checkpoint: "
+                f"{self.path}"
             )
+        return error
 
 
 def find_mismatches(config: ModelConfig, tensors: dict[str, StoredTensor]) -> Iterator[str]:
@@ -191,11 +213,21 @@ def find_mismatches(config: ModelConfig, tensors: dict[str, StoredTensor]) -> It
             "correct num_hidden_layers or take the matching config.json"
         )
     expected = {hugging_face_name(name): shape for name, shape in parameter_shapes(config).items()}
-    yield from _summed("missing", sorted(expected.keys() - tensors.keys()))
-    yield from _summed("unexpected", sorted(tensors.keys() - expected.keys()))
-    for name in sorted(expected.keys() & tensors.keys()):
-        if tensors[name].shape != expected[name]:
-            yield (f"{name} has shape {list(tensors[name].shape)}, expected {list(expected[name])}")
+    for what, names in (
+        ("missing", sorted(expected.keys() - tensors.keys())),
+        ("unexpected", sorted(tensors.keys() - expected.keys())),
+    ):
+        if names:
+            start = f"{len(names)} {what}"
+            yield (
+                f"{start}: {', '.join(names)}" if len(names) < 3 else f"{start}, such as {names[0]}"
+            )
+    misshaped = {
+        name: f" {list(tensors[name].shape)}, expected {list(expected[name])}"
+        for name in sorted(expected.keys() & tensors.keys())
+        if tensors[name].shape != expected[name]
+    }
+    yield from _folded("tensors", misshaped, "has shape", "have another shape")
 
 
 def is_finite(tensor: np.ndarray[Any, Any]) -> bool:
@@ -221,10 +253,43 @@ def _index_entries(index: Path) -> dict[str, str]:
     return entries
 
 
-def _summed(what: str, names: list[str], shown: int = 4) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - shown} more" if len(names) > shown else ""
-        yield f"{len(names)} {what}: {', '.join(names[:shown])}{more}"
+def _find_other_types(dtypes: Mapping[str, str]) -> Iterator[str]:
+    """Tensors that are no floats of a kind that is accepted, a reason for each type."""
+    for dtype in sorted(set(dtypes.values()) - set(FLOAT_TYPES.values())):
+        names = sorted(name for name, found in dtypes.items() if found == dtype)
+        details = dict.fromkeys(names, f"; expected one of {ACCEPTED}")
+        yield from _folded("tensors", details, f"is {dtype}", f"are {dtype}")
+
+
+def _other_type(stored: str) -> str:
+    letter = stored[:1]
+    return (stored.replace(letter, OTHER_TYPES.get(letter, letter), 1)).lower()
+
+
+def _folded(
+    things: str, names: Mapping[str, str] | Sequence[str], one: str, many: str
+) -> Iterator[str]:
+    """One reason for all that have the same fault, or none.
+
+    Args:
+        things: what the names are of.
+        names: of those that have it; as a mapping, with what is to be said of each in the end.
+        one: what is wrong, said of one.
+        many: the same of several.
+    """
+    if not names:
+        return
+    first = next(iter(names))
+    detail = names[first] if isinstance(names, Mapping) else ""
+    if len(names) == 1:
+        yield f"{first} {one}{detail}"
+    else:
+        yield f"{len(names)} {things} {many}, such as {first}{detail}"
+
+
+def _shown(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _all_reasons(path: Path, problems: list[str]) -> str:

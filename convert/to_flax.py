@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from looped.config import read_json
 from looped.errors import LoopedError, UsageError
+from looped.model_files import read_json
 from looped.models.parameters import parameter_shapes
 from looped.progress import progress_bars, track
 
@@ -120,7 +120,8 @@ def _cast_tensors(
             overflows.append(name)
         tensors[name] = tensor
     if overflows:
-        raise LoopedError(f"{checkpoint.path}: {dtype.name} overflows in {', '.join(overflows)}")
+        more = f" and {len(overflows) - 1} more" if len(overflows) > 1 else ""
+        raise LoopedError(f"{checkpoint.path}: {dtype.name} overflows in {overflows[0]}{more}")
     try:
         yield tensors
     finally:

@@ -4,7 +4,6 @@ Every key of the file is used, on a list of keys that are ignored on purpose, or
 that changes the arithmetic and goes unnoticed gives fluent nonsense.
 """
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -12,7 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from .errors import LoopedError
+from . import quantisation
+from .errors import LoopedError, brief
+from .family import ARCHITECTURE, FAMILY, check_family
+from .model_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,6 @@ SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
     "attention_bias": (False, None),
     "hidden_act": ("silu",),
     "mlp_bias": (False, None),
-    "model_type": ("ouro",),
     "rope_scaling": (None,),
     "sliding_window": (None,),
     "tie_word_embeddings": (False,),
@@ -154,8 +155,8 @@ class ModelConfig:
     def to_hugging_face(self) -> dict[str, Any]:
         """The keys of an Ouro config.json that says this; `from_hugging_face` reads it back."""
         return {
-            "architectures": ["OuroForCausalLM"],
-            "model_type": "ouro",
+            "architectures": [ARCHITECTURE],
+            "model_type": FAMILY,
             "hidden_act": "silu",
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -178,21 +179,26 @@ class ModelConfig:
     @classmethod
     def from_file(cls, path: Path) -> Self:
         """Reads a config.json; raises LoopedError for a missing file or any unsupported content."""
-        return cls.from_hugging_face(read_json(path))
+        return cls.from_hugging_face(read_json(path), source=str(path))
 
     @classmethod
-    def from_hugging_face(cls, values: Mapping[str, Any]) -> Self:
+    def from_hugging_face(cls, values: Mapping[str, Any], *, source: str = "config.json") -> Self:
         """Reads the keys of an Ouro config.json.
 
         Args:
             values: the file's top-level object.
+            source: names the file where it is of another kind of model altogether.
 
         Raises:
+            ForeignCheckpointError: a model of another family, or a quantised one.
             LoopedError: naming every key that is missing, unknown or unsupported, at once.
         """
+        check_family(values, source)
+        quantisation.check_config(values, source)
         reader = _KeyReader(values)
         for name, supported in SUPPORTED_VALUES.items():
             reader.check_supported(name, supported)
+        reader.check_model_type()
         reader.check_full_attention()
         num_heads = reader.count("num_attention_heads")
         hidden_size = reader.count("hidden_size")
@@ -227,19 +233,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's object; LoopedError if it is missing, malformed or not an object."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LoopedError(f"{path} is missing") from None
-    except OSError as error:
-        raise LoopedError(f"{path} cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise LoopedError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise LoopedError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
+def _other_types(layer_types: object) -> str:
+    """What is wrong with a list of layer types: the types that it should not have."""
+    if not isinstance(layer_types, list):
+        return brief(repr(layer_types))
+    others = sorted({repr(one) for one in layer_types if one != "full_attention"})
+    return f"a list with {brief(', '.join(others))}"
 
 
 class _KeyReader:
@@ -247,7 +246,8 @@ class _KeyReader:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
-        self._seen: set[str] = {"architectures"}
+        self._seen: set[str] = {"architectures", *quantisation.CONFIG_KEYS}
+        self._missing: list[str] = []
         self._problems: list[str] = []
 
     def optional(self, name: str) -> Any:
@@ -257,7 +257,7 @@ class _KeyReader:
     def required(self, name: str) -> Any:
         value = self.optional(name)
         if value is None:
-            self._problems.append(f"{name} is missing")
+            self._missing.append(name)
         return value
 
     def count(self, name: str) -> Any:
@@ -267,7 +267,9 @@ class _KeyReader:
     def optional_count(self, name: str) -> Any:
         value = self.optional(name)
         if value is not None and not _is_count(value):
-            self._problems.append(f"{name} must be a whole number of at least 1, got {value!r}")
+            self._problems.append(
+                f"{name} must be a whole number of at least 1, got {brief(repr(value))}"
+            )
         return value
 
     def check_supported(self, name: str, supported: tuple[object, ...]) -> None:
@@ -275,10 +277,13 @@ class _KeyReader:
         if name in self._values and self._values[name] not in supported:
             expected = " or ".join(repr(value) for value in supported)
             self._problems.append(
-                f"{name} = {self._values[name]!r} is not supported, only {expected} is"
+                f"{name} = {brief(repr(self._values[name]))} is not supported, only {expected} is"
             )
-        if name == "model_type" and name not in self._values:
-            self._problems.append("model_type is missing; 'ouro' is supported")
+
+    def check_model_type(self) -> None:
+        """That the family is named at all; another one has been refused before."""
+        if self.optional("model_type") is None:
+            self._problems.append(f"model_type is missing; {FAMILY!r} is supported")
 
     def check_full_attention(self) -> None:
         layer_types = self.optional("layer_types") or []
@@ -287,20 +292,21 @@ class _KeyReader:
         )
         if not is_full:
             self._problems.append(
-                f"layer_types is {layer_types!r}; only a list of 'full_attention' is supported"
+                f"layer_types is {_other_types(layer_types)}; only a list of 'full_attention' is "
+                "supported"
             )
 
     def rope_theta(self) -> float | None:
         """Theta, at the top level or (transformers 5) inside `rope_parameters`."""
         nested = self.optional("rope_parameters") or {}
         if not isinstance(nested, dict):
-            self._problems.append(f"rope_parameters must be an object, got {nested!r}")
+            self._problems.append(f"rope_parameters must be an object, got {brief(repr(nested))}")
             return None
         rope_type = nested.get("rope_type", "default")
         unknown = sorted(set(nested) - {"rope_theta", "rope_type"})
         if rope_type != "default" or unknown:
             self._problems.append(
-                f"rope_parameters = {dict(nested)!r} is not supported, only rope_theta with "
+                f"rope_parameters = {brief(repr(nested))} is not supported, only rope_theta with "
                 "rope_type 'default' is (no rope scaling)"
             )
         theta, nested_theta = self.optional("rope_theta"), nested.get("rope_theta")
@@ -310,7 +316,8 @@ class _KeyReader:
             )
         elif None not in (theta, nested_theta) and theta != nested_theta:
             self._problems.append(
-                f"rope_theta is {theta} at the top level and {nested_theta} in rope_parameters"
+                f"rope_theta is {brief(theta)} at the top level and {brief(nested_theta)} in "
+                "rope_parameters"
             )
         return theta if theta is not None else nested_theta
 
@@ -319,7 +326,9 @@ class _KeyReader:
         if threshold is None:
             return 1.0
         if not _is_number(threshold) or not 0 <= threshold <= 1:
-            self._problems.append(f"early_exit_threshold must be in 0 to 1, got {threshold!r}")
+            self._problems.append(
+                f"early_exit_threshold must be in 0 to 1, got {brief(repr(threshold))}"
+            )
             return 1.0
         return float(threshold)
 
@@ -333,8 +342,13 @@ class _KeyReader:
         if extras:
             logger.info("config.json: ignoring the fine-tune's own keys %s", ", ".join(extras))
         if others := sorted(unknown - set(extras)):
+            more = f" and {len(others) - 4} more" if len(others) > 4 else ""
             self._problems.append(
-                f"unknown keys {', '.join(others)}: remove them if they do not change inference"
+                f"unknown keys {brief(', '.join(others[:4]))}{more}: remove them if they do not "
+                "change inference"
             )
+        if self._missing:
+            verb = "is" if len(self._missing) == 1 else "are"
+            self._problems.append(f"{', '.join(self._missing)} {verb} missing")
         if self._problems:
             raise LoopedError("config.json: " + "; ".join(self._problems))

@@ -19,3 +19,16 @@ class UsageError(LoopedError):
     """Arguments that contradict each other or are out of range; exit code 2."""
 
     exit_code = 2
+
+
+class ForeignCheckpointError(LoopedError):
+    """Files of another kind than is served: a quantised checkpoint, another family, a pointer.
+
+    The first words say what it is; what else is wrong with such files is of no interest.
+    """
+
+
+def brief(text: object, limit: int = 60) -> str:
+    """Somebody else's words for a message of ours: in one line, and cut where they are long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

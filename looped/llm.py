@@ -213,25 +213,40 @@ class LLM:
                 self.engine.abort(name)
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of a prompt; UsageError for text without a tokenizer."""
+        """Token ids of a prompt.
+
+        Raises:
+            UsageError: text without a tokenizer, or with a token that only the tokenizer knows.
+        """
         if not isinstance(prompt, str):
             if not isinstance(prompt, list | tuple) or any(type(i) is not int for i in prompt):
                 raise UsageError(f"a prompt must be text or a list of token ids, got {prompt!r}")
             return tuple(prompt)
         if self.tokenizer is None:
             raise UsageError("this model has no tokenizer.json: give token ids, not text")
-        return tuple(self.tokenizer.encode(prompt))
+        return self._checked(self.tokenizer.encode(prompt))
 
     def encode_chat(self, chat: str | Sequence[dict[str, Any]]) -> tuple[int, ...]:
         """Token ids of a user's message, or of a conversation, in the chat template.
 
         Raises:
-            UsageError: there is no tokenizer.
+            LoopedError: there is no template, or none that can be used.
+            UsageError: there is no tokenizer, or it has a token of the text to itself.
         """
         if self.tokenizer is None:
             raise UsageError("this model has no tokenizer.json, and so no chat template")
         messages = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
-        return tuple(self.tokenizer.encode_chat(messages))
+        return self._checked(self.tokenizer.encode_chat(messages))
+
+    def _checked(self, token_ids: list[int]) -> tuple[int, ...]:
+        vocab_size = self.engine.model_config.vocab_size
+        assert self.tokenizer is not None
+        if foreign := self.tokenizer.find_foreign(token_ids, vocab_size):
+            raise UsageError(
+                f"the text holds {foreign}, which only the tokenizer knows: the model has tokens 0 "
+                f"to {vocab_size - 1}; leave it out, or take a checkpoint that was trained with it"
+            )
+        return tuple(token_ids)
 
     def with_chat_stop(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the template's end of a turn among its stop ids.

@@ -5,12 +5,13 @@ only runs on into noise. A chat ends at the template's end of a turn as well.
 """
 
 import logging
+import math
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from looped.config import read_json
-from looped.errors import LoopedError
+from looped.errors import LoopedError, brief
+from looped.model_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,15 @@ def find_stop_token_ids(folder: Path, fast: FastTokenizer | None) -> frozenset[i
         eos = read_json(settings).get("eos_token")
         text = eos.get("content") if isinstance(eos, dict) else eos
         token_id = fast.token_to_id(text) if isinstance(text, str) else None
+        if token_id is not None and token_id >= _vocab_size(folder):
+            logger.warning(
+                "%s calls %s the end of a sequence, and the model has no token %d: nothing ends "
+                "with it",
+                settings.name,
+                brief(repr(text), 50),
+                token_id,
+            )
+            token_id = None
         named[settings.name] = _token_ids(settings, token_id)
     distinct = {frozenset(ids) for ids in named.values() if ids}
     union = frozenset[int]().union(*distinct)
@@ -41,6 +51,13 @@ def find_stop_token_ids(folder: Path, fast: FastTokenizer | None) -> frozenset[i
         said = ", ".join(f"{file} {sorted(ids)}" for file, ids in named.items() if ids)
         logger.info("end of sequence: %s; stopping at any of %s", said, sorted(union))
     return union
+
+
+def _vocab_size(folder: Path) -> float:
+    """Tokens of the folder's model; without a configuration, as many as one likes."""
+    path = folder / "config.json"
+    size = read_json(path).get("vocab_size") if path.exists() else None
+    return size if isinstance(size, int) else math.inf
 
 
 def _token_ids(path: Path, value: object) -> tuple[int, ...]:

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
-from looped.config import read_json
-from looped.errors import LoopedError
+from looped.errors import LoopedError, brief
+from looped.model_files import read_text
 
 from .byte_level import ALPHABET, spelled_bytes
-from .chat_template import ChatTemplate, find_template
+from .chat_template import BrokenTemplate, ChatTemplate, find_template
+from .special_tokens import SETTINGS_FILE, SpecialTokens, read_optional_json
 from .stop_ids import CHAT_END, find_stop_token_ids
 
 BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -27,7 +29,7 @@ class Tokenizer:
 
     Args:
         fast: the parsed tokenizer.json.
-        template: the chat template, None where the checkpoint has none.
+        template: the chat template, None where the checkpoint has none; a broken one refuses.
         stop_token_ids: ids that end a sequence.
     """
 
@@ -35,7 +37,7 @@ class Tokenizer:
         self,
         fast: FastTokenizer,
         *,
-        template: ChatTemplate | None,
+        template: ChatTemplate | BrokenTemplate | None,
         stop_token_ids: frozenset[int],
     ) -> None:
         self._fast = fast
@@ -53,22 +55,35 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """Reads tokenizer.json, the chat template and everything that names an end of sequence.
+        """Reads tokenizer.json, the chat template and everything that names special tokens.
+
+        What a tokenizer.json has of its training is off: truncation, padding, and merges that are
+        dropped at random.
 
         Raises:
-            LoopedError: when tokenizer.json is missing or cannot be parsed.
+            LoopedError: tokenizer.json is missing or cannot be parsed, or another file contradicts
+                it.
         """
         path = folder / "tokenizer.json"
         if not path.exists():
             raise LoopedError(f"{path} is missing; give token ids instead of text (--prompt-ids)")
+        text = read_text(path)
         try:
-            fast = FastTokenizer.from_file(str(path))
+            fast = FastTokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
-            raise LoopedError(f"{path} cannot be parsed: {error}") from None
-        settings = _optional_json(folder / "tokenizer_config.json")
+            raise LoopedError(f"{path} cannot be parsed: {brief(error, 100)}") from None
+        fast.no_truncation()
+        fast.no_padding()
+        if isinstance(fast.model, BPE):
+            fast.model.dropout = None
+        settings = read_optional_json(folder / SETTINGS_FILE)
+        special_tokens = SpecialTokens.from_folder(folder, settings)
+        special_tokens.add_to(fast)
+        # Then a text is a text, whatever token it spells.
+        fast.encode_special_tokens = bool(settings.get("split_special_tokens"))
         return cls(
             fast,
-            template=find_template(folder, settings),
+            template=find_template(folder, settings, special_tokens.texts),
             stop_token_ids=find_stop_token_ids(folder, fast),
         )
 
@@ -108,7 +123,6 @@ class Tokenizer:
         if (
             settings["model"]["type"] != "BPE"
             or normalizer not in (None, "NFC")
-            or settings["truncation"] is not None
             or not _keeps_all_text(settings["pre_tokenizer"])
             or not vocabulary.keys() >= ALPHABET
             or any(token.lstrip or token.rstrip for token in added)
@@ -148,6 +162,13 @@ class Tokenizer:
             return " ".join(spelled)
         tokens = list(_mended(spelled)) if self._has_byte_tokens else list(spelled)
         return self._decoder.decode(tokens)
+
+    def find_foreign(self, ids: Sequence[int], vocab_size: int) -> str | None:
+        """The name of the first token that a model of so many tokens does not know, with its id."""
+        foreign = next((token_id for token_id in ids if token_id >= vocab_size), None)
+        if foreign is None:
+            return None
+        return f"{brief(repr(self.token_text(foreign)), 50)} (token {foreign})"
 
     def is_special(self, token_id: int) -> bool:
         """Whether `decode` leaves the token out unless it is asked for it."""
@@ -196,7 +217,3 @@ def _keeps_all_text(pre_tokenizer: dict[str, Any] | None) -> bool:
         and set(types) <= {"ByteLevel", "Digits", "Split"}
         and all(step.get("behavior") != "Removed" for step in steps)
     )
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}

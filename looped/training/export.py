@@ -16,10 +16,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from looped.convert import LOOKAHEAD_FILE, ConvertedFolder, HuggingFaceFolder, export_checkpoint
-from looped.convert.folder import COMPANION_FILES, DTYPES, Tensor
+from looped.convert.folder import COMPANION_FILES, DTYPES, INDEX_FILE, Tensor
 from looped.convert.names import hugging_face_name
 from looped.convert.shards import write_shards
-from looped.convert.source import INDEX_FILE, is_finite
+from looped.convert.source import is_finite
 from looped.convert.staging import staged_folder
 from looped.errors import LoopedError
 from looped.models import OuroModel, parameter_shapes, stored_parameters

@@ -21,9 +21,9 @@ from typing import IO, Any, Self
 import jax
 import orbax.checkpoint as ocp
 
-from looped.config import read_json
 from looped.errors import LoopedError, UsageError
 from looped.measure.results_folder import check_writable
+from looped.model_files import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looped.config import ModelConfig, read_json
+from looped.config import ModelConfig
 from looped.errors import LoopedError, UsageError
+from looped.model_files import read_json
 from looped.text.request_file import read_lines
 from looped.text.tokenizer import Tokenizer
 

@@ -163,8 +163,7 @@ def test_many_missing_tensors_are_counted(checkpoint: Path, refusal: Refuse) -> 
                 del tensors[name]
 
     message = refusal(change_tensors(checkpoint, keep_layers))
-    assert "16 missing: lm_head.weight, " in message
-    assert "and 12 more" in message
+    assert message == f"{checkpoint}: 16 missing, such as lm_head.weight"
 
 
 def test_unexpected_tensors_are_named(checkpoint: Path, refusal: Refuse) -> None:
@@ -188,8 +187,8 @@ def test_a_tensor_in_two_indexed_files_is_refused(sharded: Path, refusal: Refuse
     save_file({QUERY: norm, "model.norm.weight": norm}, sharded / "z.safetensors")
     change_index(sharded, **{"model.norm.weight": "z.safetensors"})
     message = refusal(sharded)
-    assert f"{QUERY} is stored twice, in model-0000" in message
-    assert "model.norm.weight is stored twice" in message
+    assert "2 tensors are stored twice, such as model" in message
+    assert "safetensors and z.safetensors" in message
 
 
 def test_a_tensor_twice_in_one_header_is_refused(checkpoint: Path, refusal: Refuse) -> None:
@@ -221,8 +220,7 @@ def test_other_types_are_refused(checkpoint: Path, refusal: Refuse, dtype: str) 
     def cast(tensors: Tensors) -> None:
         tensors[QUERY] = tensors[QUERY].astype(dtype)
 
-    stored = {"int8": "I8", "float64": "F64"}[dtype]
-    assert f"{QUERY} is {stored}; expected one of float32, float16, bfloat16" in refusal(
+    assert f"{QUERY} is {dtype}; expected one of float32, float16, bfloat16" in refusal(
         change_tensors(checkpoint, cast)
     )
 
@@ -239,9 +237,9 @@ def test_non_finite_values_are_refused(
         tensors["model.early_exit_gate.bias"][0] = value
 
     message = refusal(change_tensors(folder, poison))
-    assert f"{QUERY} holds non-finite values" in message
-    assert "model.early_exit_gate.bias holds non-finite values" in message
-    assert "2 reasons" in message
+    assert message == (
+        f"{folder}: 2 tensors hold non-finite values, such as model.early_exit_gate.bias"
+    )
 
 
 def test_infinities_of_both_signs_do_not_cancel(checkpoint: Path, refusal: Refuse) -> None:
@@ -273,7 +271,7 @@ def test_a_truncated_shard_is_refused_by_its_name(sharded: Path, refusal: Refuse
     file.write_bytes(file.read_bytes()[:-4])
     message = refusal(sharded)
     assert "model-00002-of-00006.safetensors is truncated" in message
-    assert "missing: " in message
+    assert "5 missing, such as " in message
 
 
 def test_a_link_to_nothing_is_refused(checkpoint: Path, refusal: Refuse) -> None:
@@ -339,9 +337,9 @@ def test_a_llama_style_config_over_ouro_tensors_is_refused(
         early_exit_threshold=REMOVED,
     )
     message = refusal(checkpoint)
-    assert "config.json describes a 'llama' model but the tensors are Ouro's" in message
+    assert message.startswith("config.json describes a 'llama' model but the tensors are Ouro's")
     assert "take config.json from the Ouro checkpoint" in message
-    assert "total_ut_steps is missing" in message
+    assert "total_ut_steps" not in message
 
 
 def test_a_true_llama_checkpoint_is_not_called_ouro(checkpoint: Path, refusal: Refuse) -> None:
@@ -350,8 +348,7 @@ def test_a_true_llama_checkpoint_is_not_called_ouro(checkpoint: Path, refusal: R
 
     change_tensors(checkpoint, remove_gate)
     message = refusal(change_json(checkpoint / "config.json", model_type="llama"))
-    assert "model_type = 'llama' is not supported, only 'ouro' is" in message
-    assert "the tensors are Ouro's" not in message
+    assert message.startswith("a model of the family llama (OuroForCausalLM), and only ouro ")
 
 
 # Adapters.
@@ -365,7 +362,7 @@ def test_adapter_files_are_refused(checkpoint: Path, refusal: Refuse, file: str)
         save_file({"base_model.model.x.lora_A.weight": np.ones((2, 2))}, checkpoint / file)
     message = refusal(checkpoint)
     assert message == (
-        f"{checkpoint}: {file}: a LoRA/PEFT adapter; merge it into its base model first"
+        f"a LoRA/PEFT adapter ({file}); merge it into its base model first: {checkpoint}"
     )
 
 
@@ -404,9 +401,9 @@ def test_several_faults_come_in_one_message(sharded: Path, refusal: Refuse) -> N
         "model-00006-of-00006.safetensors, which is missing",
         "points outside the folder: ../out.safetensors",
         "config.json says 3 layers and the tensors have 2",
-        "missing: model.layers.",
-        "lm_head.weight has shape [24, 12], expected [25, 12]",
-        f"{names[0]} holds non-finite values",
+        " missing, such as model.layers.",
+        "2 tensors have another shape, such as lm_head.weight [24, 12], expected [25, 12]",
+        f"{len(names)} tensors hold non-finite values, such as ",
     ):
         assert expected in message
     assert f"{sharded} cannot be used, for " in message

@@ -104,6 +104,34 @@ def test_a_vocabulary_that_may_drop_text_has_no_such_bound(
     assert Tokenizer.from_folder(folder).most_characters_per_token is None
 
 
+TRUNCATION = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+PADDING = {
+    "strategy": {"Fixed": 8},
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 0,
+    "pad_type_id": 0,
+    "pad_token": "<|endoftext|>",
+}
+
+
+def test_what_training_left_in_a_tokenizer_is_off(tokenizer: Tokenizer, folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    model = json.loads(file.read_text())["model"] | {"dropout": 0.9}
+    change_json(file, truncation=TRUNCATION, padding=PADDING, model=model)
+    changed = Tokenizer.from_folder(folder)
+    for text in ("", "x", "x y z w v u", "the the the the the"):
+        assert changed.encode(text) == tokenizer.encode(text)
+    assert changed.encode_chat(USER) == tokenizer.encode_chat(USER)
+    assert changed.most_characters_per_token == tokenizer.most_characters_per_token
+
+
+def test_special_tokens_may_be_split(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", split_special_tokens=True)
+    ids = [90, 30, 94, 321, 65, 71, 263, 94, 32, 91]  # transformers'
+    assert Tokenizer.from_folder(folder).encode("x<|im_end|>y") == ids
+
+
 def test_a_missing_tokenizer_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(LoopedError, match=r"tokenizer\.json is missing; give token ids instead"):
@@ -244,9 +272,110 @@ def test_raise_exception_is_the_user_s_error() -> None:
     assert str(caught.value) == "the chat template refused the messages: Roles must alternate!"
 
 
-def test_a_template_that_cannot_be_parsed_is_refused() -> None:
-    with pytest.raises(LoopedError, match=r"the chat template cannot be parsed: .*endfor"):
-        ChatTemplate("{% for m in messages %}", {})
+HTML = [{"role": "user", "content": "<b>é & 'q'\"</b>"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ tools is none }}, {{ documents is none }}", "True, True"),
+        ("{% if tools %}tools{% else %}none{% endif %}", "none"),
+        ("{{ messages[0]|tojson }}", '{"role": "user", "content": "<b>é & \'q\'\\"</b>"}'),
+        (
+            "{{ messages[0]|tojson(indent=1, sort_keys=true, ensure_ascii=true) }}",
+            '{\n "content": "<b>\\u00e9 & \'q\'\\"</b>",\n "role": "user"\n}',
+        ),
+        ("{{ {'b': 1, 'a': [2, 3]}|tojson(separators=(',', ':')) }}", '{"b":1,"a":[2,3]}'),
+        ("{% generation %}{{ messages[0].role }}{% endgeneration %}!", "user!"),
+        ("{%- generation -%}  x  {%- endgeneration -%}  y", "xy"),
+        ("{% generation %}\n  x\n{% endgeneration %}\n", "  x\n"),
+        (
+            "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}",
+            "1False",
+        ),
+        (
+            "{% for m in messages * 3 %}{% generation %}{{ loop.index }}{% if loop.index == 2 %}"
+            "{% break %}{% endif %}{% endgeneration %}{% endfor %}",
+            "12",
+        ),
+    ],
+)
+def test_templates_render_as_they_do_in_transformers(source: str, text: str) -> None:
+    assert render(source, HTML) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}",
+        "{% generation %}x",
+        "{{ messages | no_such_filter }}",
+        "{% no_such_tag %}",
+        "{{ messages[ }}",
+        "{% break %}",
+        "{{ " + "9" * 5000 + " }}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+)
+def test_a_template_that_cannot_be_parsed_is_refused(source: str) -> None:
+    with pytest.raises(LoopedError, match=r"^the chat template cannot be parsed: .") as caught:
+        ChatTemplate(source, {})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 300
+
+
+NOT_TEXT: dict[str, tuple[dict[str, Any], str]] = {
+    "not parsed": ({"chat_template": "{% if %}"}, "the chat template cannot be parsed: Expected"),
+    "a number": ({"chat_template": 5}, "the chat template must be text, got 5"),
+    "a list of texts": ({"chat_template": ["a"]}, "the chat template must be text, got {}"),
+    "no default": (
+        {"chat_template": [{"name": "tool_use", "template": "x"}]},
+        "the chat template has no default, and only 'tool_use'",
+    ),
+    "a default that is no text": (
+        {"chat_template": [{"name": "default", "template": {"a": 1}}]},
+        "the chat template must be text, got {'a': 1}",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NOT_TEXT)
+def test_a_template_of_no_use_stops_chats_and_nothing_else(
+    folder: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, reason = NOT_TEXT[fault]
+    change_json(folder / "tokenizer_config.json", **settings)
+    tokenizer = Tokenizer.from_folder(folder)
+    assert caplog.messages[0].startswith(reason)
+    assert caplog.messages[0].endswith("; chats are refused")
+    assert tokenizer.decode(tokenizer.encode("Hi!")) == "Hi!"
+    with pytest.raises(LoopedError) as caught:
+        tokenizer.encode_chat(USER)
+    assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("chat_template.jinja", b"\xff{{ messages }}", "is not text in UTF-8"),
+        ("chat_template.json", b"{", "is not valid JSON"),
+        ("chat_template.json", b"[]", "must hold a JSON object, got list"),
+    ],
+)
+def test_a_template_file_that_cannot_be_read_stops_chats_and_nothing_else(
+    folder: Path, name: str, content: bytes, reason: str
+) -> None:
+    (folder / name).write_bytes(content)
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.encode("Hi!")
+    with pytest.raises(LoopedError, match=reason):
+        tokenizer.encode_chat(USER)
+
+
+def test_of_several_templates_by_name_the_default_is_taken(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", chat_template={"default": "a", "tool_use": "b"})
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -289,6 +418,9 @@ def test_a_hidden_attribute_alone_shows_nothing(hidden: str) -> None:
         ("{{ 1 // 0 }}", ""),
         ("{{ 'abc'.index('x') }}", ""),
         ("{{ {}['a']['b'] }}", ""),
+        ("{{ 5|dictsort }}", ""),
+        ("{{ nothing|tojson }}", ""),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", ""),
     ],
 )
 def test_a_failure_inside_a_template_is_the_user_s_error(source: str, content: Any) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looped.config import read_json
 from looped.errors import LoopedError, UsageError
 from looped.measure.results_folder import BENCHMARK_FILE, make_folder, write_json
 from looped.measure.violation import Violation
+from looped.model_files import read_json
 from looped.progress import progress_bars
 from looped.record.launch_log import read_launch_log
 

@@ -85,8 +85,12 @@ class Backend:
         last = self.vocab_size - 1
         wrong = next((token_id for token_id in token_ids if not 0 <= token_id <= last), None)
         if wrong is not None:
+            # A text gives such an id where the tokenizer has a token that the model has not.
+            is_named = last < wrong < self.tokenizer.vocab_size
+            name = self.tokenizer.token_text(wrong)[:50] if is_named else ""
+            named = f", which only the tokenizer knows ({name!a})" if name else ""
             raise ApiError(
-                400, f"{field} must hold token ids in 0 to {last}, got {wrong}", param=field
+                400, f"{field} must hold token ids in 0 to {last}, got {wrong}{named}", param=field
             )
 
     def check_prompts(
