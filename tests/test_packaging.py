@@ -14,19 +14,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("looped", "sched", "pallas_kernels", "convert")
 
-# Of ours, what each folder may import. `convert` may use the engine's configuration with what it is
-# read with, parameter tree, errors and progress bars; `sched` and `pallas_kernels` stand alone.
+# Of ours, what each folder may import. `convert` may use the engine's configuration, families with
+# their parameter trees, errors and progress bars; `sched` and `pallas_kernels` stand alone.
 ALLOWED = {
     "sched": (),
     "pallas_kernels": (),
     "convert": (
         "looped.config",
         "looped.errors",
-        "looped.family",
         "looped.model_files",
         "looped.models",
         "looped.progress",
-        "looped.quantisation",
     ),
 }
 # Of others, what the two pure folders may import beside the standard library.

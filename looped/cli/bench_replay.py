@@ -73,11 +73,11 @@ def replay(
     from looped.bench.replay.report import replay_page
     from looped.bench.serve.load_summary import Judgement
     from looped.bench.serve.served_request import Objective
-    from looped.config import ModelConfig
     from looped.measure.arrivals import poisson_arrivals
     from looped.measure.machine import describe_host, devices_seen_apart
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.measure.violation import check_valid
+    from looped.models import read_config
     from looped.record.profiling import check_profile_folder
 
     judgement = Judgement(
@@ -91,7 +91,7 @@ def replay(
     if has_plots:
         require_plots()
     check_profile_folder(profile)
-    config = ModelConfig.from_file(model / "config.json")
+    config = read_config(model / "config.json")
     longest = engine_config.max_model_len or config.max_position_embeddings
     if dataset is None:
         sample = made_up_prompts(

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from looped.device.state import DeviceState, StateShape, register_pytree
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 from looped.models.scopes import ATTENTION, GATE, KV_WRITE
 from looped.pallas_kernels import NO_BLOCK, ragged_paged_attention, write_kv
 
@@ -36,7 +36,7 @@ Pools = tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]
 class Parameters:
     """What steps read and never write."""
 
-    model: OuroModel
+    model: LoopedModel
     lookahead: LookaheadHeads
 
 
