@@ -25,7 +25,12 @@ def resolve_model_folder(name: str) -> Path:
 
 
 def _find_or_download(name: str) -> Path:
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise LoopedError(
+            f"{name} begins with a home folder that is not there; write the folder's whole path"
+        ) from None
     if path.exists():
         return path
     if not HUB_ID.fullmatch(name):

@@ -39,7 +39,7 @@ from looped.device.state import DeviceState, StateShape
 from looped.models import family_of
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sched import LaunchKind
 
 CONFIG = SHAPES["small"]
@@ -137,7 +137,9 @@ def main() -> None:
         max_model_len=MAX_MODEL_LEN,
     )
     real = Executables(shape, parameters, backend="xla")
-    with patch("looped.programs.passes.ragged_paged_attention", lambda query, *_, **__: query):
+    with patch(
+        "looped.programs.paged_attention.ragged_paged_attention", lambda query, *_, **__: query
+    ):
         none = Executables(shape, parameters, backend="xla")
         none.get((LaunchKind.RECURRENT, DECODE_ROWS))
         none.get((LaunchKind.RECURRENT, CHUNK))

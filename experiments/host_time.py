@@ -51,7 +51,7 @@ def stub_executables(engine: LLMEngine) -> None:
             dtype = jnp.int32 if kind is LaunchKind.CODA else jnp.float32
             outputs[rung] = jnp.ones(shape, dtype)
         if kind is LaunchKind.PREFILL:
-            return lambda leaves, state, packed: state
+            return lambda leaves, state, packed: (state, None)
         return lambda leaves, state, packed: (state, outputs[rung])
 
     engine.runner.executables.get = MethodType(get, engine.runner.executables)  # type: ignore[method-assign]

@@ -59,7 +59,7 @@ MUTATIONS = (
     ),
     Mutation(
         "survival-not-reset",
-        "jnp.where(arrays.decode_depths == 0, 1.0, before)",
+        "jnp.where(depths == 0, 1.0, before)",
         "before",
         PROGRAMS,
     ),

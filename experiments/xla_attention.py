@@ -54,7 +54,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from looped.pallas_kernels import ragged_paged_attention, write_kv, xla
+from looped.pallas_kernels import AttentionMetadata, ragged_paged_attention, write_kv, xla
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, TABLE_WIDTH, MAX_NUM_SEQS = 4, 4, 128, 16, 256, 16
 NUM_BLOCKS = 2 * MAX_NUM_SEQS * 64 + TABLE_WIDTH
@@ -97,10 +97,14 @@ def arguments(lengths: list[int], prompt: tuple[int, int], num_blocks: int) -> t
         jnp.asarray(rng.standard_normal((num_rows, NUM_HEADS, HEAD_DIM)), jnp.float32),
         jnp.asarray(rng.standard_normal(pool, np.float32)),
         jnp.asarray(rng.standard_normal(pool, np.float32)),
-        tables,
-        jnp.asarray(decode_lengths),
-        tables,
-        *map(jnp.asarray, item),
+        AttentionMetadata(
+            decode_tables=tables,
+            decode_lengths=jnp.asarray(decode_lengths),
+            prompt_tables=tables,
+            prompt_position=jnp.asarray(item[0]),
+            prompt_first_row=jnp.asarray(item[1]),
+            prompt_rows=jnp.asarray(item[2]),
+        ),
         jnp.int32(0),
     )
 
@@ -124,13 +128,13 @@ def tiled(tiles: tuple[int, int, int], args: tuple[Any, ...]) -> Callable[..., A
 def naive(num_decode: int, context: int) -> Callable[..., Any]:
     """Attend to `context` keys per row through one per-token gather."""
 
-    def attend(q: Any, k_pool: Any, v_pool: Any, tables: Any, lengths: Any, *prompt: Any) -> Any:
+    def attend(q: Any, k_pool: Any, v_pool: Any, metadata: AttentionMetadata, _: Any) -> Any:
         position = jnp.arange(context)
         if num_decode:
-            num_visible, table = lengths, tables
+            num_visible, table = metadata.decode_lengths, metadata.decode_tables
         else:
-            num_visible = prompt[1][0] + 1 + jnp.arange(q.shape[0])
-            table = jnp.broadcast_to(tables[0], (q.shape[0], TABLE_WIDTH))
+            num_visible = metadata.prompt_position[0] + 1 + jnp.arange(q.shape[0])
+            table = jnp.broadcast_to(metadata.prompt_tables[0], (q.shape[0], TABLE_WIDTH))
         block, offset = table[:, position // BLOCK_SIZE], position % BLOCK_SIZE
         scores = SCALE * jnp.einsum("rhd,rchd->rhc", q, k_pool[block, :, offset])
         is_visible = (position < num_visible[:, None])[:, None]
@@ -158,9 +162,10 @@ def race_tiles(name: str, args: tuple[Any, ...], tiles: list[tuple[int, int, int
     """Print one case: every tiling, and the naive form where it fits in memory."""
     print(name)
     variants = {f"keys {k} group {g} queries {q}": tiled((k, g, q), args) for k, g, q in tiles}
-    lengths, position, rows = args[4], args[6], args[8]
-    num_decode = int((lengths > 0).sum())
-    context = int(max(lengths.max(), position[0] + rows[0]))
+    metadata: AttentionMetadata = args[3]
+    num_decode = int((metadata.decode_lengths > 0).sum())
+    longest_prompt = metadata.prompt_position[0] + metadata.prompt_rows[0]
+    context = int(max(metadata.decode_lengths.max(), longest_prompt))
     race(variants, args)
     if num_decode or context <= 640:
         # On its own: it empties the caches for whoever comes next.
@@ -169,23 +174,21 @@ def race_tiles(name: str, args: tuple[Any, ...], tiles: list[tuple[int, int, int
 
 def compile_step(num_layers: int, num_blocks: int, args: tuple[Any, ...]) -> Any:
     """Compile a donated step of several layers, each a write of the rows and an attention."""
-    q, _, _, tables, *vectors = args
+    q, _, _, metadata, _ = args
 
-    def step(k_pool: Any, v_pool: Any, rows: Any, tables: Any, vectors: Any) -> Any:
-        lengths, prompt_tables, *item, _ = vectors
-        ids = jnp.resize(tables[:, 0], rows.shape[0])
+    def step(k_pool: Any, v_pool: Any, rows: Any, metadata: AttentionMetadata) -> Any:
+        ids = jnp.resize(metadata.decode_tables[:, 0], rows.shape[0])
         for layer in range(num_layers):
             first_block = layer * num_blocks
             k_pool, v_pool = write_kv(k_pool, v_pool, rows, rows, ids, ids % 16, first_block)
-            metadata = (tables, lengths, prompt_tables, *item, first_block)
-            rows = ragged_paged_attention(rows, k_pool, v_pool, *metadata, SCALE)
+            rows = ragged_paged_attention(rows, k_pool, v_pool, metadata, first_block, SCALE)
         return k_pool, v_pool, rows
 
     pool = jax.ShapeDtypeStruct(
         (num_layers * num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM), jnp.float32
     )
     donated = jax.jit(step, donate_argnums=(0, 1))
-    return donated.lower(pool, pool, q, tables, vectors).compile()
+    return donated.lower(pool, pool, q, metadata).compile()
 
 
 def step_time(num_blocks: int) -> float:
@@ -200,7 +203,7 @@ def step_time(num_blocks: int) -> float:
     times = []
     for _ in range(10 * NUM_ROUNDS):
         start = perf_counter()
-        *pools, _ = jax.block_until_ready(step(*pools, args[0], args[3], list(args[4:])))
+        *pools, _ = jax.block_until_ready(step(*pools, args[0], args[3]))
         times.append(1e3 * (perf_counter() - start))
     return min(times)
 

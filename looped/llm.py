@@ -1,7 +1,7 @@
 """Offline generation: prompts in, completions out, in order."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from looped.text.tokenizer import Tokenizer
 
 from .compilation_cache import use_compilation_cache
 from .errors import LoopedError, UsageError
+from .jax_options import log_left_aside
 from .loading import load_folder
 from .models import read_config
 from .progress import progress_bars
@@ -73,6 +74,7 @@ class LLM:
         self.model = model
         """The model's name, as it was given."""
         use_compilation_cache()
+        log_left_aside()
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.
         model_config = read_config(folder / "config.json")
@@ -137,7 +139,13 @@ class LLM:
             for prompt, options in zip(prompts, params, strict=True)
         ]
         completions: list[Completion] = []
-        num_tokens = sum(request.params.max_tokens * request.params.n for request in requests)
+        limits = [
+            self.engine.limited(request.params, len(request.prompt_token_ids)).max_tokens or 0
+            for request in requests
+        ]
+        num_tokens = sum(
+            limit * request.params.n for limit, request in zip(limits, requests, strict=True)
+        )
         with progress_bars(is_shown=show_progress) as progress:
             task = progress.add_task("generating", total=num_tokens + len(requests))
             for output in self.run(requests):
@@ -175,18 +183,29 @@ class LLM:
         params = score_params(every_loop=every_loop, num_top=num_top)
         return self.generate(prompts, params, show_progress=show_progress)
 
-    def run(self, requests: Sequence[GenerationRequest]) -> Iterator[StepOutput]:
+    def run(
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[StepOutput]:
         """Serves a closed set of requests, named "0", "1", …, and yields what each step brings.
 
         Text comes with it where there is a tokenizer; a request whose text reaches one of its stop
         strings is over at once.
         All are checked before the first runs. Leaving the iterator early aborts the rest.
+
+        Args:
+            requests: what to serve.
+            should_stop: asked before each compilation and each step; the rest is aborted then.
         """
         if not requests:
             return
         if self.engine.has_unfinished_requests():
             raise LoopedError("this LLM is already generating; wait for it, or make another")
-        texts = TextOutputs(self.tokenizer, self.engine.abort)
+        texts = TextOutputs(
+            self.tokenizer, self.engine.abort, vocab_size=self.engine.model_config.vocab_size
+        )
         names = [str(index) for index in range(len(requests))]
         named = [
             (name, request.prompt_token_ids, texts.register(name, request.params))
@@ -199,14 +218,11 @@ class LLM:
             for one in named:
                 self.engine.add_request(*one)
             self.engine.warm_up(
-                [
-                    len(request.prompt_token_ids)
-                    for request in requests
-                    for _ in range(request.params.n)
-                ],
+                [len(token_ids) for _, token_ids, params in named for _ in range(params.n)],
                 has_scores=any(request.params.prompt_logprobs is not None for request in requests),
+                should_stop=should_stop,
             )
-            while self.engine.has_unfinished_requests():
+            while self.engine.has_unfinished_requests() and not should_stop():
                 yield texts.add(self.engine.step())
         finally:
             for name in names:

@@ -20,6 +20,7 @@ from looped.programs.lookahead import serves
 
 from .config import LAYER_FORMS, ModelConfig
 from .errors import UsageError
+from .jax_options import with_own_jax_options
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class LoadedModel:
         return "scanned" if self.model.is_stacked else "unrolled"
 
 
+@with_own_jax_options
 def load_folder(
     folder: Path | str,
     *,

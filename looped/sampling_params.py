@@ -1,13 +1,14 @@
 """What a user asks of one request: how tokens are drawn, when to stop, when to leave the loops."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from looped.sched import ExitOptions
 
 from .errors import UsageError
 
+DEFAULT_MAX_TOKENS = 64
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 1e5
 """Beyond these, logits divided by the temperature leave float32's range or its resolution."""
@@ -24,8 +25,8 @@ MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 256
 """In characters."""
-WHOLE_NUMBERS = ("max_tokens", "n", "min_tokens", "priority")
-OPTIONAL_WHOLE_NUMBERS = ("top_k", "logprobs", "prompt_logprobs", "seed")
+WHOLE_NUMBERS = ("n", "min_tokens", "priority")
+OPTIONAL_WHOLE_NUMBERS = ("max_tokens", "top_k", "logprobs", "prompt_logprobs", "seed")
 RANGES = {
     "min_p": (0.0, 1.0),
     "repetition_penalty": (MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
@@ -42,11 +43,12 @@ class SamplingParams:
         UsageError: naming the option, what is allowed and what came.
     """
 
-    max_tokens: int = 64
-    """Tokens to emit at most; 0 only with prompt_logprobs, and scores the prompt alone."""
+    max_tokens: int | None = None
+    """Tokens to emit at most; 0 only with prompt_logprobs, and scores the prompt alone. None: 64,
+    or as many as have room behind the prompt if those are fewer."""
     n: int = 1
     """Samples of the prompt, up to 128. With prefix caching its full KV blocks are computed once
-    for all of them."""
+    for all of them. At temperature 0 all are equal, and `LLM` computes one."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
     top_k: int | None = None
@@ -81,11 +83,11 @@ class SamplingParams:
     """Further ids that end the request, beside the model's end of sequence."""
     stop: Sequence[str] = ()
     """Up to 16 texts, 1 to 256 characters each, or one; the first in the output ends the request,
-    whatever tokens spell it, and the text ends before it. Special tokens are not text, so that no
-    stop string finds one, by itself or with text around it: the name of one is refused, and
-    stop_token_ids takes its id. Needs a tokenizer: `LLM`, not the engine by itself."""
+    whatever tokens spell it, and the text ends before it. The whole name of a special token means
+    its id besides, as if stop_token_ids had it. With text around it the name finds no special
+    token, since those are not text. Needs a tokenizer: `LLM`, not the engine by itself."""
     include_stop_str_in_output: bool = False
-    """The text ends with the stop string, not before it."""
+    """The text ends with the stop string, not before it; a special token is never in it."""
     ignore_eos: bool = False
     """Do not stop at the model's end of sequence."""
     exit: ExitOptions = field(default_factory=ExitOptions)
@@ -110,7 +112,8 @@ class SamplingParams:
         if self.include_stop_str_in_output and not self.stop:
             raise UsageError("include_stop_str_in_output needs a stop string, got no stop")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
-        if self.max_tokens < (1 if self.prompt_logprobs is None else 0):
+        fewest = 1 if self.prompt_logprobs is None else 0
+        if self.max_tokens is not None and self.max_tokens < fewest:
             raise UsageError(
                 "max_tokens must be at least 1, or 0 with prompt_logprobs to score the prompt "
                 f"alone; got {self.max_tokens}"
@@ -141,19 +144,37 @@ class SamplingParams:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} must be in {low:g} to {high:g}, got {value}")
-        if not 0 <= self.min_tokens <= self.max_tokens:
+        if self.min_tokens < 0:
+            raise UsageError(f"min_tokens must be at least 0, got {self.min_tokens}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise UsageError(
                 f"min_tokens must be in 0 to max_tokens, {self.max_tokens}; got {self.min_tokens}"
             )
 
+    @property
+    def num_computed(self) -> int:
+        """Samples that differ: one at temperature 0, where the others are copies of it."""
+        return 1 if self.temperature == 0 else self.n
+
+    def limited(self, room: int, *, default: int = DEFAULT_MAX_TOKENS) -> "SamplingParams":
+        """These options with a max_tokens, if that was left out: the default, or what has room.
+
+        Args:
+            room: tokens that can follow the prompt. At least one is asked for in any case, so that
+                a prompt that leaves none is refused.
+            default: where there is room for more.
+
+        Raises:
+            UsageError: min_tokens is above that.
+        """
+        if self.max_tokens is not None:
+            return self
+        return replace(self, max_tokens=min(default, max(room, 1)))
+
     def _check_samples(self) -> None:
         if not 1 <= self.n <= MAX_SAMPLES:
             raise UsageError(f"n must be in 1 to {MAX_SAMPLES}, got {self.n}")
-        if self.n > 1 and self.temperature == 0:
-            raise UsageError(
-                f"n must be 1 at temperature 0, where all samples would be equal; got {self.n}"
-            )
-        if self.max_tokens > 0:
+        if self.max_tokens != 0:
             return
         for name, neutral in (("n", 1), ("logprobs", None), ("stop", ())):
             if getattr(self, name) != neutral:

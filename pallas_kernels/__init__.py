@@ -5,28 +5,34 @@ positions a block, head-major, so that one head's part of a block is contiguous.
 rows' keys and values first, then attends; a token that exits early copies its position to the
 planes it skipped.
 
-    attention      ragged_paged_attention: the one contract, its checks, its backends by name
-    xla            backend "xla": the reference, and the fast one on CPU
-    pallas, pallas_{tile,decode,prompt,launch}, tiles
-                    backends "pallas" and "pallas_fused": Pallas kernels on the Triton lowering
-    triton_attention, triton_kernels, triton_tiles
-                   backends "triton" and "triton_fused": hand-written kernels for NVIDIA GPUs
-    pallas_write, triton_write
-                    write_kv as one kernel
-    jax_triton_adapter, triton_report
-                   calls a Triton kernel; compiles all of them for a GPU that is not there
-    kv_write, no_block
-                   write_kv by backend and copy_positions, in place in a donated pool
-    work_list      which program of a launch works for which prompt item
+    attention, attention_metadata
+                   ragged_paged_attention: the one contract, its checks, its backends by name
+    xla            backend "xla"
+    kernel_backend, work_list
+                   what the backends of kernels do alike: checks, sizes, prompt tiles from data
+    pallas/        backend "pallas"
+    triton/        backends "triton" and "triton_fused"
+    kv_write       write_kv and copy_positions, in place in a donated pool
+    architectures, rounding
+                   the GPUs that kernels have tiles for; sizes as tiles take them
+
+Each backend is there for a reason:
+
+    xla            the reference, the fast one on a CPU, and the only one that promises a row's bits
+    pallas         kernels in JAX alone, which a CPU interprets without Triton; their lowering is
+                   deprecated upstream
+    triton         kernels that do not depend on that lowering: what `auto` is on a GPU
+    triton_fused   one launch a layer fewer than `triton`, of no more registers; which of the two is
+                   faster a GPU has yet to say
 
 Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: nothing of the engine
 is known here.
 """
 
+from .architectures import ARCHITECTURES, DEFAULT_ARCHITECTURE, SPILL_LIMIT, architecture_of
 from .attention import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
-from .kv_write import WRITERS, copy_positions, write_kv
-from .no_block import NO_BLOCK
-from .tiles import ARCHITECTURES, DEFAULT_ARCHITECTURE, SPILL_LIMIT, TILES, architecture_of
+from .attention_metadata import AttentionMetadata
+from .kv_write import NO_BLOCK, copy_positions, write_kv
 
 __all__ = [
     "ARCHITECTURES",
@@ -35,8 +41,7 @@ __all__ = [
     "DEFAULT_ARCHITECTURE",
     "NO_BLOCK",
     "SPILL_LIMIT",
-    "TILES",
-    "WRITERS",
+    "AttentionMetadata",
     "architecture_of",
     "copy_positions",
     "ragged_paged_attention",

@@ -5,7 +5,6 @@ replaced silently: what it cannot serve it refuses.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -13,8 +12,9 @@ from jax import Array as JaxArray
 from jaxtyping import Array, Float, Int
 
 from . import xla
-from .pallas import attention as pallas
-from .triton import attention as triton_attention
+from .attention_metadata import AttentionMetadata
+from .pallas.attention import PallasBackend
+from .triton.attention import TritonBackend
 
 AUTO = "auto"
 """Stands for the best backend of the platform; see `resolve_backend`."""
@@ -28,12 +28,7 @@ class Backend(Protocol):
         q: Float[Array, "T H D"],
         k_pool: Float[Array, "LN K S D"],
         v_pool: Float[Array, "LN K S D"],
-        decode_tables: Int[Array, "R B"],
-        decode_lengths: Int[Array, " R"],
-        prompt_tables: Int[Array, "I B"],
-        prompt_position: Int[Array, " I"],
-        prompt_first_row: Int[Array, " I"],
-        prompt_rows: Int[Array, " I"],
+        metadata: AttentionMetadata,
         first_block: int | Int[Array, ""],
         scale: float,
         *,
@@ -44,10 +39,9 @@ class Backend(Protocol):
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         "xla": xla.ragged_paged_attention,
-        "pallas": pallas.ragged_paged_attention,
-        "pallas_fused": pallas.ragged_paged_attention_fused,
-        "triton": triton_attention.ragged_paged_attention,
-        "triton_fused": partial(triton_attention.ragged_paged_attention, is_fused=True),
+        "pallas": PallasBackend(name="pallas"),
+        "triton": TritonBackend(name="triton", is_fused=False),
+        "triton_fused": TritonBackend(name="triton_fused", is_fused=True),
     }
 )
 
@@ -77,42 +71,29 @@ def ragged_paged_attention(
     q: Float[Array, "T H D"],
     k_pool: Float[Array, "LN K S D"],
     v_pool: Float[Array, "LN K S D"],
-    decode_tables: Int[Array, "R B"],
-    decode_lengths: Int[Array, " R"],
-    prompt_tables: Int[Array, "I B"],
-    prompt_position: Int[Array, " I"],
-    prompt_first_row: Int[Array, " I"],
-    prompt_rows: Int[Array, " I"],
+    metadata: AttentionMetadata,
     first_block: int | Int[Array, ""],
     scale: float,
     *,
     backend: str = "xla",
     architecture: str | None = None,
 ) -> Float[Array, "T H D"]:
-    """softmax(scale * q k^T) v per row, over the keys that the row sees (DESIGN section 4).
+    """softmax(scale * q k^T) v per row, over the keys that the row sees.
 
-    Row r < R is a decode row iff decode_lengths[r] > 0. Prompt item i owns rows
-    prompt_first_row[i] to prompt_first_row[i] + prompt_rows[i] - 1. No row belongs to both; a row
-    of neither returns zeros. Query head h reads kv head h // (H / K). Keys and values of every
-    row's own position are already in the pool. In every launch R = min(T, max_num_seqs) and
-    I = min(T, W max_num_seqs), where a request may have W prompt items in one launch.
+    `metadata` says which rows are decode rows, which belong to a prompt item, and which keys each
+    sees; a row of neither returns zeros. Query head h reads kv head h // (H / K). Keys and values
+    of every row's own position are already in the pool.
 
     Args:
         q: query rows after rotary positions, float32 or bfloat16.
         k_pool, v_pool: blocks of S positions, layer after layer, N blocks a layer; float32,
             float16 or bfloat16. Never sliced or converted whole, but for bfloat16 on XLA:CPU.
-        decode_tables: ids in 0..N-1 of the blocks of the plane that decode row r reads, in order
-            of position. Entries past the row's length may hold anything.
-        decode_lengths: keys that decode row r sees, its own included (position + 1); 0: no row.
-        prompt_tables: the same per prompt item.
-        prompt_position: position of item i's first row; its row j sees keys
-            0..prompt_position[i] + j.
-        prompt_first_row: the batch row where item i begins.
-        prompt_rows: number of rows of item i; 0: unused, its other entries may hold anything.
-        first_block: id of the layer's block 0 in the pool, layer * N; added to ids here.
+        metadata: decode rows and prompt items, with the tables of their blocks.
+        first_block: id of the layer's block 0 in the pool, layer * N; added to the
+            tables' ids here.
         scale: factor on the scores, usually D ** -0.5.
         backend: a name in `BACKENDS`.
-        architecture: a key of `tiles.TILES`: the GPU that the kernels' tiles are chosen for. None:
+        architecture: one of `ARCHITECTURES`, the GPU that the kernels' tiles are chosen for. None:
             the one that is traced for.
 
     Returns:
@@ -128,28 +109,9 @@ def ragged_paged_attention(
             f"unknown attention backend: expected one of {', '.join(BACKENDS)}, got {backend!r}"
         )
     _check_heads(q, k_pool, v_pool)
-    _check_metadata("decode_tables", decode_tables, q, decode_lengths=decode_lengths)
-    _check_metadata(
-        "prompt_tables",
-        prompt_tables,
-        q,
-        prompt_position=prompt_position,
-        prompt_first_row=prompt_first_row,
-        prompt_rows=prompt_rows,
-    )
+    metadata.check(q.shape[0])
     return BACKENDS[backend](
-        q,
-        k_pool,
-        v_pool,
-        decode_tables,
-        decode_lengths,
-        prompt_tables,
-        prompt_position,
-        prompt_first_row,
-        prompt_rows,
-        first_block,
-        scale,
-        architecture=architecture,
+        q, k_pool, v_pool, metadata, first_block, scale, architecture=architecture
     )
 
 
@@ -172,16 +134,3 @@ def _check_heads(q: JaxArray, k_pool: JaxArray, v_pool: JaxArray) -> None:
             f"expected query heads in whole groups per kv head, got {q.shape[1]} query heads "
             f"for {k_pool.shape[1]} kv heads"
         )
-
-
-def _check_metadata(name: str, tables: JaxArray, q: JaxArray, **vectors: JaxArray) -> None:
-    if tables.ndim != 2 or tables.shape[0] > q.shape[0]:
-        raise ValueError(
-            f"expected {name} of two axes with at most T = {q.shape[0]} rows, got {tables.shape}"
-        )
-    for vector_name, vector in vectors.items():
-        if vector.shape != tables.shape[:1]:
-            raise ValueError(
-                f"expected {vector_name} with one entry per row of {name}, {tables.shape[:1]}, "
-                f"got {vector.shape}"
-            )

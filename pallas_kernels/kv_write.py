@@ -9,35 +9,16 @@ it does in a model. Independent of it, XLA keeps the old pool for that attention
 
 On XLA:CPU a bfloat16 pool is converted whole by every scatter and every gather (a scatter of 128
 rows into 256 MiB takes 430 ms, 0.02 ms in float32): store float32 or float16 there.
-"""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Protocol
+No backend of kernels has a write of its own. On a GPU XLA fuses rotary positions into the two
+scatters; one kernel for both pools cannot take them in, and costs a layer a launch more.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .no_block import NO_BLOCK
-from .pallas import write as pallas_write
-from .triton import write as triton_write
-
-
-class Writer(Protocol):
-    """A backend of `write_kv`."""
-
-    def __call__(
-        self,
-        k_pool: Float[Array, "LN K S D"],
-        v_pool: Float[Array, "LN K S D"],
-        k: Float[Array, "T K D"],
-        v: Float[Array, "T K D"],
-        block_ids: Int[Array, " T"],
-        offsets: Int[Array, " T"],
-        first_block: int | Int[Array, ""],
-        *,
-        architecture: str | None,
-    ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]: ...
+NO_BLOCK = 2**31 - 1
+"""Block id of rows and copies that write nowhere; past the end of every pool."""
 
 
 def write_kv(
@@ -48,9 +29,6 @@ def write_kv(
     block_ids: Int[Array, " T"],
     offsets: Int[Array, " T"],
     first_block: int | Int[Array, ""],
-    *,
-    backend: str = "xla",
-    architecture: str | None = None,
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     """Write each row's key and value at (block_ids[t], offsets[t]) of one layer.
 
@@ -62,50 +40,12 @@ def write_kv(
         block_ids: ids in 0..N-1 of each row's block in its plane, or `NO_BLOCK`.
         offsets: position within the block, 0..S-1.
         first_block: id of the layer's block 0 in the pool, layer * N.
-        backend: a name in `WRITERS`: "xla" scatters into each pool by itself, the others write
-            both in one launch.
-        architecture: the GPU to compile for, see `attention.ragged_paged_attention`.
 
     Returns:
         Both pools.
-
-    Raises:
-        ValueError: an unknown backend, or a device or architecture that it does not serve.
-        ImportError: something that the backend needs is not installed.
     """
-    if backend not in WRITERS:
-        raise ValueError(
-            f"unknown backend of write_kv: expected one of {', '.join(WRITERS)}, got {backend!r}"
-        )
-    return WRITERS[backend](
-        k_pool, v_pool, k, v, block_ids, offsets, first_block, architecture=architecture
-    )
-
-
-def _scatter_kv(
-    k_pool: Float[Array, "LN K S D"],
-    v_pool: Float[Array, "LN K S D"],
-    k: Float[Array, "T K D"],
-    v: Float[Array, "T K D"],
-    block_ids: Int[Array, " T"],
-    offsets: Int[Array, " T"],
-    first_block: int | Int[Array, ""],
-    *,
-    architecture: str | None,
-) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     ids = _pool_ids(block_ids, first_block)
     return _set_positions(k_pool, ids, offsets, k), _set_positions(v_pool, ids, offsets, v)
-
-
-WRITERS: Mapping[str, Writer] = MappingProxyType(
-    {
-        "xla": _scatter_kv,
-        "pallas": pallas_write.write_kv,
-        "pallas_fused": pallas_write.write_kv,
-        "triton": triton_write.write_kv,
-        "triton_fused": triton_write.write_kv,
-    }
-)
 
 
 def copy_positions(
@@ -119,20 +59,20 @@ def copy_positions(
 ) -> tuple[Float[Array, "LN K S D"], Float[Array, "LN K S D"]]:
     """Copy one position per row from a block to others, in every layer (last-exited KV).
 
-    A token that exits at loop e leaves its key and value of plane e-1 in planes e..P-1 as well
-    (DESIGN section 5). The position has the same offset in every plane's block.
+     A token that exits at loop e leaves its key and value of plane e-1 in planes e..P-1 as well
+    . The position has the same offset in every plane's block.
 
-    Args:
-        k_pool, v_pool: the whole pools, L * N blocks; DONATE them, they are written in place.
-        source_blocks: id in 0..N-1 of the block that holds row r's position in the plane that it
-            exited from. Of a row that copies nothing it may hold anything.
-        offsets: position within each of the row's blocks, 0..S-1.
-        target_blocks: ids of the blocks that receive the copy, `NO_BLOCK` where unused. Any
-            number of columns up to P.
-        num_layers: L; blocks per layer follow from the pool.
+     Args:
+         k_pool, v_pool: the whole pools, L * N blocks; DONATE them, they are written in place.
+         source_blocks: id in 0..N-1 of the block that holds row r's position in the plane that it
+             exited from. Of a row that copies nothing it may hold anything.
+         offsets: position within each of the row's blocks, 0..S-1.
+         target_blocks: ids of the blocks that receive the copy, `NO_BLOCK` where unused. Any
+             number of columns up to P.
+         num_layers: L; blocks per layer follow from the pool.
 
-    Returns:
-        Both pools.
+     Returns:
+         Both pools.
     """
     if k_pool.shape[0] % num_layers:
         raise ValueError(

@@ -3,6 +3,27 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from .rounding import divide_up
+
+
+def list_prompt_tiles(
+    prompt_rows: Int[Array, " I"], num_rows: int, *, queries_per_row: int = 1, tile_size: int
+) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
+    """Tiles of every item's queries, item after item, the same for every layer of a step.
+
+    Args:
+        prompt_rows: of each item; at most T in all.
+        num_rows: T. There is room for the most tiles that T rows can need.
+        queries_per_row: how many of a tile's places a row takes.
+        tile_size: places of a tile. No tile has queries of two items.
+
+    Returns:
+        See `list_work`.
+    """
+    # Every item may end with a tile that is not full.
+    capacity = prompt_rows.shape[0] + num_rows * queries_per_row // tile_size
+    return list_work(divide_up(prompt_rows * queries_per_row, tile_size), capacity)
+
 
 def list_work(
     num_tiles: Int[Array, " I"], num_programs: int

@@ -25,6 +25,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .attention_metadata import AttentionMetadata
+from .rounding import divide_up
+
 # Measured in experiments/xla_attention.py and cpu_path.py. Larger tiles fall out of a core's level
 # 2 cache and are wasted on short contexts and items; smaller ones pay more for the loop.
 DECODE_KEY_TILE_SIZE = 64  # positions, rounded to whole blocks
@@ -57,12 +60,7 @@ def ragged_paged_attention(
     q: Float[Array, "T H D"],
     k_pool: Float[Array, "LN K S D"],
     v_pool: Float[Array, "LN K S D"],
-    decode_tables: Int[Array, "R B"],
-    decode_lengths: Int[Array, " R"],
-    prompt_tables: Int[Array, "I B"],
-    prompt_position: Int[Array, " I"],
-    prompt_first_row: Int[Array, " I"],
-    prompt_rows: Int[Array, " I"],
+    metadata: AttentionMetadata,
     first_block: int | Int[Array, ""],
     scale: float,
     *,
@@ -72,21 +70,19 @@ def ragged_paged_attention(
     del architecture
     pools = Pools(k_pool, v_pool, first_block)
     out = jnp.zeros_like(q)
-    out = _fill_decode_rows(out, q, pools, decode_tables, decode_lengths, scale)
-    return _fill_prompt_rows(
-        out, q, pools, prompt_tables, prompt_position, prompt_first_row, prompt_rows, scale
-    )
+    out = _fill_decode_rows(out, q, pools, metadata, scale)
+    return _fill_prompt_rows(out, q, pools, metadata, scale)
 
 
 def _fill_decode_rows(
     out: Float[Array, "T H D"],
     q: Float[Array, "T H D"],
     pools: Pools,
-    tables: Int[Array, "R B"],
-    lengths: Int[Array, " R"],
+    metadata: AttentionMetadata,
     scale: float,
 ) -> Float[Array, "T H D"]:
     num_rows, num_heads, head_dim = q.shape
+    tables, lengths = metadata.decode_tables, metadata.decode_lengths
     num_sequences = lengths.shape[0]
     num_kv_heads = pools.keys.shape[1]
     group_size = min(DECODE_GROUP_SIZE, num_sequences)
@@ -112,19 +108,17 @@ def _fill_prompt_rows(
     out: Float[Array, "T H D"],
     q: Float[Array, "T H D"],
     pools: Pools,
-    tables: Int[Array, "I B"],
-    position: Int[Array, " I"],
-    first_row: Int[Array, " I"],
-    rows: Int[Array, " I"],
+    metadata: AttentionMetadata,
     scale: float,
 ) -> Float[Array, "T H D"]:
     num_rows, num_heads, head_dim = q.shape
+    rows, first_row = metadata.prompt_rows, metadata.prompt_first_row
     num_kv_heads = pools.keys.shape[1]
     heads_per_kv_head = num_heads // num_kv_heads
     # Float16 has too small a range to round keys of another type to.
     product_dtype = q.dtype if q.dtype == jnp.bfloat16 else jnp.float32
     tile_rows = min(num_rows, max(1, QUERY_TILE_SIZE // heads_per_kv_head))
-    num_tiles = _divide_up(rows, tile_rows)
+    num_tiles = divide_up(rows, tile_rows)
     end_tile = jnp.cumsum(num_tiles)
 
     def fill_tile(index: Int[Array, ""], out: Float[Array, "T H D"]) -> Float[Array, "T H D"]:
@@ -133,13 +127,18 @@ def _fill_prompt_rows(
         row_of_item = tile_of_item * tile_rows + jnp.arange(tile_rows)
         is_row = row_of_item < rows[item]
         row = jnp.where(is_row, first_row[item] + row_of_item, num_rows)
-        num_visible = jnp.where(is_row, position[item] + row_of_item + 1, 0)
+        num_visible = jnp.where(is_row, metadata.prompt_position[item] + row_of_item + 1, 0)
         queries = _take(q, row).astype(product_dtype)
         queries = queries.reshape(tile_rows, num_kv_heads, heads_per_kv_head, head_dim)
         queries = queries.swapaxes(0, 1).reshape(1, num_kv_heads, -1, head_dim)
         num_visible = jnp.repeat(num_visible, heads_per_kv_head)
         attended = _attend(
-            queries, pools, tables[item][None], num_visible[None], scale, PROMPT_KEY_TILE_SIZE
+            queries,
+            pools,
+            metadata.prompt_tables[item][None],
+            num_visible[None],
+            scale,
+            PROMPT_KEY_TILE_SIZE,
         )
         attended = attended.reshape(num_kv_heads, tile_rows, heads_per_kv_head, head_dim)
         attended = attended.swapaxes(0, 1).reshape(tile_rows, num_heads, head_dim)
@@ -189,7 +188,7 @@ def _attend(
             jnp.where(sees_any[..., None], updated.weighted, state.weighted),
         )
 
-    num_tiles = _divide_up(jnp.max(num_keys), tile_size)
+    num_tiles = divide_up(jnp.max(num_keys), tile_size)
     statistics = jnp.zeros(queries.shape[:3], jnp.float32)
     empty = SoftmaxState(
         statistics + MASKED_SCORE, statistics, jnp.zeros(queries.shape, jnp.float32)
@@ -241,10 +240,6 @@ def _gather_tile(
     num_sequences, _, num_kv_heads, _, head_dim = blocks.shape
     heads = blocks.swapaxes(1, 2).reshape(num_sequences, num_kv_heads, -1, head_dim)
     return heads.astype(dtype)
-
-
-def _divide_up(count: Int[Array, "*shape"], size: int) -> Int[Array, "*shape"]:
-    return lax.div(count + (size - 1), size)
 
 
 def _take(array: Array, row: Int[Array, " A"]) -> Array:

@@ -4,7 +4,8 @@ A request waits, is admitted with a slot and a promise of KV blocks, runs its pr
 chunk through all P depths (PREFILL), then its newest token through one loop per launch
 (RECURRENT) until its exit rule lets it go to the LM head (CODA), and so on until it is finished.
 
-    errors, config, exits, request     what is asked, and what is refused
+    errors, sizes, config, exits,      what is asked, what follows where it is not, and what is
+    request                            refused
     items, states, results             the contract with the runner: launches out, results in
     prefix, blocks, resources          what an active request holds
     door, admission                    who enters
@@ -14,6 +15,7 @@ chunk through all P depths (PREFILL), then its newest token through one loop per
     progress, scheduler                what a result changes; the class that ties it together
     buckets, work, costs               row counts to compile ahead; what a launch has to do, in
                                        numbers and in seconds
+    launches                           the kinds of launch: rows, results and costs of each
     ladders                            the row counts of one configuration
     arrivals, simulate                 the same Scheduler on a clock and an executor of their own
 
@@ -43,8 +45,9 @@ from .exits import (
     resolve_exit,
     runs_gate,
 )
-from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
-from .ladders import ladders_for
+from .items import Batch, ItemKind, PromptItem, ScheduledItem
+from .ladders import Rung, all_rungs, ladders_for, reachable_rungs, rung_order
+from .launches import LAUNCH_KINDS, Calls, LaunchKind, calls_of, launch_kind
 from .policies import (
     POLICIES,
     Policy,
@@ -79,16 +82,19 @@ from .simulator.simulation import (
     Simulation,
     SimulationCosts,
 )
+from .sizes import budget_for, default_budget, default_chunk_size, useful_chunk_size
 from .states import PromptStateHandle, PromptStateOwner
 from .view import Choice, Selection, View
 
 __all__ = [
+    "LAUNCH_KINDS",
     "NO_INDEX",
     "NO_SLOT",
     "POLICIES",
     "Arrival",
     "Arrivals",
     "Batch",
+    "Calls",
     "Choice",
     "ClosedArrivals",
     "CodaResult",
@@ -117,6 +123,7 @@ __all__ = [
     "RecurrentResult",
     "Request",
     "RequestError",
+    "Rung",
     "ScheduledItem",
     "Scheduler",
     "SchedulerConfig",
@@ -134,23 +141,32 @@ __all__ = [
     "TokenOutput",
     "TopLogprobs",
     "View",
+    "all_rungs",
     "bucket_for",
+    "budget_for",
+    "calls_of",
     "coda_ladder",
     "decide",
+    "default_budget",
+    "default_chunk_size",
     "is_deciding",
     "ladders_for",
+    "launch_kind",
     "pack_whole",
     "policy_named",
     "policy_names",
     "prefill_ladder",
     "prefill_pads_no_more",
+    "reachable_rungs",
     "read_cost_table",
     "recurrent_ladder",
     "resolve_exit",
     "resolve_policy",
+    "rung_order",
     "runs_gate",
     "score_ladder",
     "slack_policy",
+    "useful_chunk_size",
     "wavefront_from_options",
     "wavefront_policy",
 ]

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 from .errors import ConfigError
 from .policies import Policy, PolicyOptions, resolve_policy
+from .sizes import budget_for, default_budget, default_chunk_size, useful_chunk_size
 
-DEFAULT_CHUNK_SIZE = 128
-"""The RFC's; experiments/ has no measurement yet that speaks for another."""
 DEFAULT_PROMPT_SHORTCUT = True
 """Measured: experiments/prompt_shortcut.py."""
 SCHEDULING_POLICIES = ("fcfs", "priority")
@@ -28,8 +27,9 @@ class SchedulerConfig:
     """Positions in a block."""
     max_num_seqs: int = 16
     """Requests that may be active at once: slots in device state."""
-    max_num_batched_tokens: int = 256
-    """Rows that a launch may have: the budget."""
+    max_num_batched_tokens: int | None = None
+    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
+    next power of two at or above max_num_seqs + 128."""
     prefill_chunk_size: int | None = None
     """Most prompt tokens in an item. None: derived, min(128, budget - max_num_seqs + 1)."""
     min_coda_batch_size: int = 1
@@ -66,25 +66,57 @@ class SchedulerConfig:
     """What policy and policy_options mean."""
 
     def __post_init__(self) -> None:
+        if self.max_num_batched_tokens is None:
+            object.__setattr__(self, "max_num_batched_tokens", default_budget(self.max_num_seqs))
         self._check_sizes()
-        derived = min(DEFAULT_CHUNK_SIZE, self.max_num_batched_tokens - self.max_num_seqs + 1)
+        derived = default_chunk_size(self.budget, self.max_num_seqs)
         object.__setattr__(self, "is_chunk_derived", self.prefill_chunk_size is None)
         if self.prefill_chunk_size is None:
             object.__setattr__(self, "prefill_chunk_size", derived)
-        if not 1 <= self.chunk_size <= self.max_num_batched_tokens:
+        if not 1 <= self.chunk_size <= self.budget:
             raise ConfigError(
                 f"prefill_chunk_size must be in 1..max_num_batched_tokens: {self.chunk_size} is "
-                f"not in 1..{self.max_num_batched_tokens}; try --prefill-chunk-size {derived}"
+                f"not in 1..{self.budget}; {self._advice_for_chunk(derived)}"
             )
         policy = resolve_policy(self.policy, self.policy_options)
         object.__setattr__(self, "chosen_policy", policy)
         self.check_policy(policy)
 
     @property
+    def budget(self) -> int:
+        """max_num_batched_tokens, which is an int once the configuration is built."""
+        assert self.max_num_batched_tokens is not None
+        return self.max_num_batched_tokens
+
+    @property
     def chunk_size(self) -> int:
         """prefill_chunk_size, which is an int once the configuration is built."""
         assert self.prefill_chunk_size is not None
         return self.prefill_chunk_size
+
+    @property
+    def chunk_warning(self) -> str | None:
+        """What to say of a chunk that came out smaller than is useful; None if it did not."""
+        useful = useful_chunk_size(self.max_model_len)
+        if not self.is_chunk_derived or self.chunk_size >= useful:
+            return None
+        return (
+            f"prefill_chunk_size is {self.chunk_size}, all that max_num_batched_tokens "
+            f"{self.budget} has room for beside max_num_seqs {self.max_num_seqs}, so a prompt "
+            "takes more launches than it has to; try --max-num-batched-tokens "
+            f"{budget_for(useful, self.max_num_seqs)}, or leave it out"
+        )
+
+    def room_after(self, num_prompt_tokens: int) -> int:
+        """Return the tokens that can follow such a prompt; 0 for one that is too long."""
+        # The last token of all is never fed back, and so needs no position in the pool.
+        most = min(self.max_model_len, self.pool_positions + 1)
+        return max(most - num_prompt_tokens, 0)
+
+    @property
+    def pool_positions(self) -> int:
+        """Positions that the whole pool has for one request, in every plane."""
+        return self.num_blocks // self.num_planes * self.block_size
 
     @property
     def prefill_interval(self) -> int:
@@ -139,14 +171,34 @@ class SchedulerConfig:
                 f"prefix_caching must be off, or left out, with policy {policy.name}, which has up "
                 f"to {self.max_window(policy)} prompt items of a request under way at once"
             )
-        num_rows = self.chunk_size + self.max_num_seqs - 1
-        if policy.is_mixing and num_rows > self.max_num_batched_tokens:
+        num_rows = budget_for(self.chunk_size, self.max_num_seqs)
+        if policy.is_mixing and num_rows > self.budget:
             raise ConfigError(
                 "prefill_chunk_size + max_num_seqs - 1 must be <= max_num_batched_tokens with "
                 f"policy {policy.name}, or decode rows could starve a prompt: {self.chunk_size} + "
-                f"{self.max_num_seqs} - 1 > {self.max_num_batched_tokens}; "
+                f"{self.max_num_seqs} - 1 > {self.budget}; "
                 f"try --max-num-batched-tokens {num_rows}"
             )
+
+    @property
+    def _useful_budget(self) -> int:
+        """A budget with room for the chunk that was asked for, or else for a useful one."""
+        chunk_size = self.prefill_chunk_size or 0
+        if chunk_size < 1:
+            chunk_size = useful_chunk_size(self.max_model_len)
+        return budget_for(chunk_size, self.max_num_seqs)
+
+    def _advice_for_chunk(self, derived: int) -> str:
+        """What to try in place of a chunk that is none, or that the budget has no room for.
+
+        Args:
+            derived: the chunk that the budget has room for.
+        """
+        if derived >= useful_chunk_size(self.max_model_len):
+            return f"try --prefill-chunk-size {derived}"
+        if self.chunk_size < 1:
+            return f"leave it out, and try --max-num-batched-tokens {self._useful_budget}"
+        return f"try --max-num-batched-tokens {self._useful_budget}"
 
     def _check_sizes(self) -> None:
         positive = (
@@ -159,11 +211,11 @@ class SchedulerConfig:
         self._check_at_least(0, "kv_watermark")
         if self.max_prefill_batches_before_decode is not None:
             self._check_at_least(1, "max_prefill_batches_before_decode")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.budget < self.max_num_seqs:
             raise ConfigError(
                 "max_num_batched_tokens must be >= max_num_seqs, so that every decode row fits: "
-                f"{self.max_num_batched_tokens} < {self.max_num_seqs}; "
-                f"try --max-num-batched-tokens {self.max_num_seqs}"
+                f"{self.budget} < {self.max_num_seqs}; "
+                f"try --max-num-batched-tokens {self._useful_budget}"
             )
         if not 1 <= self.decode_row_limit <= self.max_num_seqs:
             raise ConfigError(

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .launches import LaunchKind
     from .request import Request
     from .states import PromptStateHandle
 
@@ -22,24 +23,6 @@ class ItemKind(Enum):
 
     PROMPT = auto()
     DECODE = auto()
-
-
-class LaunchKind(Enum):
-    """The compiled call that runs a batch."""
-
-    RECURRENT = auto()
-    """One pass over rows of any kind at any depth."""
-    PREFILL = auto()
-    """Several passes over prompt rows that share a depth."""
-    CODA = auto()
-    """LM head and sampling, one row a request."""
-    SCORE = auto()
-    """LM head at the rows of one prompt item, for the log-probabilities of its tokens."""
-
-    @property
-    def runs_layers(self) -> bool:
-        """Whether it is a pass, or several; the others run the LM head."""
-        return self in (LaunchKind.RECURRENT, LaunchKind.PREFILL)
 
 
 @dataclass(eq=False, slots=True)

@@ -1,9 +1,14 @@
 """Row buckets of each launch kind that a configuration uses, for engines and simulators alike."""
 
-from .buckets import Ladder, coda_ladder, prefill_ladder, recurrent_ladder, score_ladder
+from collections.abc import Mapping, Sequence
+
+from .buckets import Ladder, bucket_for
 from .config import SchedulerConfig
-from .items import LaunchKind
+from .launches import LAUNCH_KINDS, LaunchKind, RowLimits
 from .policies import Policy
+
+Rung = tuple[LaunchKind, int]
+"""A launch kind and its number of rows, padding included."""
 
 
 def ladders_for(
@@ -11,22 +16,67 @@ def ladders_for(
 ) -> dict[LaunchKind, Ladder]:
     """Row buckets of each launch kind that the policy uses.
 
-    A deterministic engine has one bucket for each kind and no `prefill`, so that a row always runs
-    through the same program; its score bucket is the budget, so as not to depend on the chunk.
+    A deterministic engine has one bucket for each kind, the largest, and splits launches of
+    several passes, so that a row always runs through the same program.
 
     Args:
         config: sizes and limits.
         is_deterministic: whether one bucket has to do.
         policy: overrides `config.policy`.
     """
-    budget = config.max_num_batched_tokens
-    ladders = {
-        LaunchKind.RECURRENT: recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
-        LaunchKind.CODA: coda_ladder(config.max_num_seqs),
-        LaunchKind.SCORE: score_ladder(budget if is_deterministic else config.chunk_size),
-    }
-    if is_deterministic:
-        return {kind: ladder[-1:] for kind, ladder in ladders.items()}
-    if config.needs_prefill_launches(policy or config.chosen_policy):
-        ladders[LaunchKind.PREFILL] = prefill_ladder(budget)
+    policy = policy or config.chosen_policy
+    ladders: dict[LaunchKind, Ladder] = {}
+    # Those that stand alone come first; logs and progress bars have kept this order.
+    for kind in sorted(LAUNCH_KINDS, key=_can_be_split):
+        ladder = kind.ladder(config, policy, is_deterministic=is_deterministic)
+        if ladder is not None:
+            ladders[kind] = ladder[-1:] if is_deterministic else ladder
     return ladders
+
+
+def all_rungs(ladders: Mapping[LaunchKind, Ladder]) -> list[Rung]:
+    """Every rung of every ladder."""
+    return [(kind, rows) for kind, ladder in ladders.items() for rows in ladder]
+
+
+def rung_order(rung: Rung) -> tuple[int, int]:
+    """Sort key of rungs: by kind, then by rows."""
+    return LAUNCH_KINDS.index(rung[0]), rung[1]
+
+
+def reachable_rungs(
+    ladders: Mapping[LaunchKind, Ladder],
+    config: SchedulerConfig,
+    prompt_lengths: Sequence[int],
+    *,
+    has_scores: bool,
+) -> list[Rung]:
+    """The rungs that a closed set of requests can reach, for callers that know theirs.
+
+    Args:
+        ladders: all of the engine's.
+        config: limits of concurrency and chunk.
+        prompt_lengths: tokens of each prompt, once per sample.
+        has_scores: whether any of the prompts is scored.
+    """
+    num_seqs = min(len(prompt_lengths), config.max_num_seqs)
+    longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
+    # Several passes run one prompt item a request, a single one as many as are under way.
+    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
+    limits = RowLimits(
+        num_seqs=num_seqs,
+        num_prompt_rows=sum(min(length, config.chunk_size) for length in longest),
+        num_window_rows=sum(min(length, most_tokens) for length in longest),
+        has_scores=has_scores,
+    )
+    reachable = {
+        (kind, bucket_for(ladder, num_rows))
+        for kind, ladder in ladders.items()
+        for num_rows in range(1, min(kind.most_rows(limits), ladder[-1]) + 1)
+        if kind.is_launched_with(num_rows, config)
+    }
+    return [rung for rung in all_rungs(ladders) if rung in reachable]
+
+
+def _can_be_split(kind: LaunchKind) -> bool:
+    return kind.called_kind(2) is not kind

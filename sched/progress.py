@@ -1,13 +1,14 @@
 """What a finished launch means for its requests: one `apply` for every policy.
 
-Items are dispatched on the kind of the launch and of the item, never on a stage. A request that
-was aborted while in flight ends here: its results are dropped and nothing of it is published.
+Items are dispatched on what the launch brings back and on their own kind, never on a stage. A
+request that was aborted while in flight ends here: its results are dropped and nothing of it is
+published.
 """
 
 from .choice.offer import num_targets
 from .errors import InterfaceError
 from .exits import ExitDecision, decide
-from .items import Batch, ItemKind, LaunchKind, PromptItem, ScheduledItem
+from .items import Batch, ItemKind, PromptItem, ScheduledItem
 from .memory.resources import Resources
 from .request import FinishReason, PromptScoring, Request, Stage
 from .results import (
@@ -34,13 +35,15 @@ class Progress:
         Raises:
             InterfaceError: the result does not fit the batch; nothing has changed.
         """
-        if batch.launch is LaunchKind.CODA and isinstance(result, CodaResult):
-            return self._apply_coda(batch, result)
-        if batch.launch is LaunchKind.SCORE and isinstance(result, ScoreResult):
-            return self._apply_score(batch, result)
-        if batch.launch.runs_layers and isinstance(result, RecurrentResult):
-            return self._apply_passes(batch, result)
-        raise _wrong_type(batch, result)
+        if not isinstance(result, batch.launch.result_type):
+            raise _wrong_type(batch, result)
+        match result:
+            case RecurrentResult():
+                return self._apply_passes(batch, result)
+            case CodaResult():
+                return self._apply_coda(batch, result)
+            case ScoreResult():
+                return self._apply_score(batch, result)
 
     def fail(self, batch: Batch, message: str) -> list[Request]:
         """End the requests of a batch that could not be run; returns each once."""
@@ -220,6 +223,5 @@ class Progress:
 def _wrong_type(batch: Batch, result: LaunchResult) -> InterfaceError:
     return InterfaceError(
         f"unexpected {type(result).__name__} for a {batch.launch.name} launch: "
-        "recurrent and prefill launches return RecurrentResult, coda launches CodaResult, "
-        "score launches ScoreResult"
+        f"expected {batch.launch.result_type.__name__}"
     )

@@ -11,7 +11,8 @@ from .choice.chooser import Chooser
 from .choice.offer import Offer
 from .config import SchedulerConfig
 from .errors import InterfaceError, RequestError
-from .items import Batch, LaunchKind
+from .items import Batch
+from .launches import score_batch
 from .memory.admission import AdmissionQueue
 from .memory.door import check_request
 from .memory.resources import Resources
@@ -100,7 +101,7 @@ class Scheduler:
         offer = Offer(self._resources.active, self._max_window)
         self._chooser.make_items(offer, now)
         if offer.score_items:
-            return self._launch(Batch(LaunchKind.SCORE, (offer.score_items[0],)))
+            return self._launch(score_batch(offer.score_items[0]))
         batch = self._chooser.ask(offer, now)
         if batch is None and not self._in_flight and self.has_unfinished_requests:
             batch = self._chooser.insist(offer, now)

@@ -21,7 +21,7 @@ from looped.device.state import DeviceState, StateShape
 from looped.measure.flop_bound import ParameterCounts
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sched import LaunchKind
 
 DECODE_SEQUENCES = (1, 8, 32, 128)

@@ -44,7 +44,7 @@ def drain(engine: LLMEngine) -> dict[str, Completion]:
     return completions
 
 
-IN_ORDER_OF_VALUE = ("triton", "pallas", "xla", "triton_fused", "pallas_fused")
+IN_ORDER_OF_VALUE = ("triton", "pallas", "xla", "triton_fused")
 
 
 def backends_here(*, is_rehearsal: bool) -> list[str]:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from looped.device.state import StateShape
-from looped.programs.executables import Rung
-from looped.sched import LaunchKind
+from looped.sched import Rung
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ def floor_of(shape: StateShape, rung: Rung, context: int) -> Floor:
     kind, num_rows = rung
     if not kind.runs_layers:
         return _head_floor(shape, num_rows)
-    num_decode = min(num_rows, shape.max_num_seqs) if kind is LaunchKind.RECURRENT else 0
+    num_decode = min(num_rows, shape.max_num_seqs) if kind.carries_decode else 0
     return _pass_floor(shape, num_decode, num_rows - num_decode, context)
 
 

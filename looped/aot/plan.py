@@ -11,13 +11,14 @@ from looped.device.state import StateShape
 from looped.engine.options import EngineConfig
 from looped.engine.planning import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
 from looped.models import family_of, read_config
 from looped.pallas_kernels import AUTO, resolve_backend
-from looped.programs.executables import Executables, Rung, all_rungs, ladders_for
+from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
-from looped.sched import Ladder, LaunchKind, bucket_for
+from looped.programs.parameters import Parameters
+from looped.sched import Ladder, LaunchKind, Rung, all_rungs, bucket_for, ladders_for
 
 from .targets import Target
 
@@ -39,12 +40,14 @@ class Plan:
     ladders: dict[LaunchKind, Ladder]
     dtype: str
 
+    @with_own_jax_options
     def executables(self, target: Target, *, backend: str, layers: str) -> Executables:
         """The engine's own steps, for the target."""
         parameters = abstract_parameters(self.shape.config, self.dtype, layers)
         return Executables(self.shape, parameters, backend=backend, target=target.compile_target)
 
 
+@with_own_jax_options
 def make_plan(model: Path, config: EngineConfig, target: Target, *, dtype: str) -> Plan:
     """Sizes of an engine on the target.
 
@@ -84,17 +87,22 @@ def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Paramet
 
 def default_rungs(plan: Plan) -> list[Rung]:
     """One of each kind of work: all slots decoding, the common mixed launch, and the widest."""
-    recurrent = plan.ladders[LaunchKind.RECURRENT]
-    mixed = min(plan.shape.max_num_seqs + plan.shape.chunk_size, recurrent[-1])
-    rungs = [decode_rung(plan), (LaunchKind.RECURRENT, bucket_for(recurrent, mixed))]
+    mixed = _pass_rung(plan, plan.shape.max_num_seqs + plan.shape.chunk_size)
+    rungs = [decode_rung(plan), mixed]
     rungs += [(kind, ladder[-1]) for kind, ladder in plan.ladders.items()]
     return [rung for rung in all_rungs(plan.ladders) if rung in rungs]
 
 
 def decode_rung(plan: Plan) -> Rung:
-    """The recurrent launch with all slots decoding."""
-    ladder = plan.ladders[LaunchKind.RECURRENT]
-    return LaunchKind.RECURRENT, bucket_for(ladder, plan.shape.max_num_seqs)
+    """The pass with all slots decoding."""
+    return _pass_rung(plan, plan.shape.max_num_seqs)
+
+
+def _pass_rung(plan: Plan, num_rows: int) -> Rung:
+    """The pass over so many rows, decode rows among them, or the widest one."""
+    kind = next(kind for kind in plan.ladders if kind.carries_decode)
+    ladder = plan.ladders[kind]
+    return kind, bucket_for(ladder, min(num_rows, ladder[-1]))
 
 
 def steps_to_compile(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from looped.compilation_cache import no_cache_entries
-from looped.programs.executables import Executables, Rung
-from looped.sched import LaunchKind
+from looped.jax_options import with_own_jax_options
+from looped.programs.executables import Executables
+from looped.sched import LaunchKind, Rung
 
 from .checks import (
     byte_aims,
@@ -100,6 +101,7 @@ class CompiledStep:
     """Launched, but nothing was found to look at."""
 
 
+@with_own_jax_options
 def compile_step(
     executables: Executables, rung: Rung, target: Target, assembler: Assembler, context: int
 ) -> StepReport:
@@ -154,7 +156,7 @@ def compile_step(
         *state_failures(step.module, executables.state_type, step.aliased_bytes),
         *pool_failures(launches, executables.state_type, config, step.temporary_bytes),
     ]
-    is_decode = kind is LaunchKind.RECURRENT and num_rows <= executables.shape.max_num_seqs
+    is_decode = kind.carries_decode and num_rows <= executables.shape.max_num_seqs
     aims = [
         *launch_aims(report.launches_per_layer or 0),
         *weight_aims(others, config),

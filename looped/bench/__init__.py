@@ -24,7 +24,7 @@ and of a server, as its clients see it:
                             completion_reading, served_request: one of them)
     load_run, load_summary  a run as it was seen, and what it says (metrics_page: the server's side;
                             loop_ticker: how late the client was)
-    endpoint                where a server is, and one run on it (file_limit)
+    endpoint                where a server is, and one run on it
     capacity                the largest rate that is sustained
     serve_benchmark         rates or a search, on a server that runs (serve_report)
     replay                  the same arrivals under each policy (serving_process, replay_report)

@@ -1,5 +1,6 @@
 """One point of a sweep, complete: model, engine options and workload, as a worker is given them."""
 
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any, Self
 from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.measure.statistics import MIN_VALUES_FOR_P99
+from looped.sched import budget_for, default_budget, default_chunk_size, useful_chunk_size
 
 from .workload import Workload
+
+logger = logging.getLogger(__name__)
 
 SPARE_GAPS = 1.1
 """Times the 1,000 gaps that a p99 needs, aimed at in the arm with the fewest."""
@@ -67,19 +71,35 @@ class EnginePoint(ABC):
         )
 
 
-def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None) -> int:
-    """The chunk, by default min(128, budget - max_num_seqs + 1), which fits under every policy.
+def chunk_within(budget: int, max_num_seqs: int, chunk_size: int | None, *, longest: int) -> int:
+    """The chunk, by default the engine's own, which fits under every policy.
+
+    Args:
+        budget: rows that a launch may have.
+        max_num_seqs: requests that may be active at once.
+        chunk_size: what was asked for; one that comes out smaller than is useful is logged.
+        longest: prompt to come, in tokens.
 
     Raises:
         UsageError: it would not fit, with the numbers.
     """
-    largest = budget - max_num_seqs + 1
-    chunk = min(128, largest) if chunk_size is None else chunk_size
-    if not 1 <= chunk <= largest:
-        least = max(chunk, 1) + max_num_seqs - 1
+    useful = useful_chunk_size(longest)
+    derived = default_chunk_size(budget, max_num_seqs)
+    wanted = useful if chunk_size is None else max(chunk_size, 1)
+    chunk = derived if chunk_size is None else chunk_size
+    least = budget_for(wanted, max_num_seqs)
+    if not 1 <= chunk <= budget - max_num_seqs + 1:
         raise UsageError(
-            f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {max(chunk, 1)} + "
+            f"chunk + max_num_seqs - 1 must be at most the budget in every arm: {wanted} + "
             f"{max_num_seqs} - 1 > {budget}; try --budget {least}"
+        )
+    if chunk_size is None and chunk < useful:
+        logger.warning(
+            "the chunk is %d, all that budget %d has room for beside %d requests; try --budget %d",
+            chunk,
+            budget,
+            max_num_seqs,
+            least,
         )
     return chunk
 
@@ -100,7 +120,7 @@ class Point(EnginePoint):
         *,
         num_decoders: int,
         prompt_tokens: int,
-        budget: int,
+        budget: int | None,
         chunk_size: int | None,
         num_pairs: int,
         num_planes: int,
@@ -113,8 +133,8 @@ class Point(EnginePoint):
     ) -> Self:
         """Fills what is None, the same way for every arm.
 
-        max_num_seqs is B plus `prompt_slots` injected prompts (and bystanders) at once, the chunk
-        min(128, budget - max_num_seqs + 1), a decoder's prompt min(chunk, budget // B), so that
+        max_num_seqs is B plus `prompt_slots` injected prompts (and bystanders) at once, budget and
+        chunk are the engine's own, a decoder's prompt min(chunk, budget // B), so that
         all decoders start in one launch, and M = ceil(1,100 / (pairs * B * max(1, C // P))),
         at least 4: an atomic prompt of C chunks lasts about C / P gaps of each decoder, and 1,000
         gaps make a p99.
@@ -123,7 +143,8 @@ class Point(EnginePoint):
             UsageError: numbers that contradict each other.
         """
         max_num_seqs = num_decoders + prompt_slots * (1 + bool(bystander_tokens))
-        chunk = chunk_within(budget, max_num_seqs, chunk_size)
+        budget = default_budget(max_num_seqs) if budget is None else budget
+        chunk = chunk_within(budget, max_num_seqs, chunk_size, longest=prompt_tokens)
         own = decoder_prompt_tokens or min(chunk, budget // num_decoders)
         if own > chunk or own * num_decoders > budget:
             raise UsageError(

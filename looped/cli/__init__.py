@@ -24,6 +24,7 @@ from .bench_throughput import throughput
 from .checkpoints import convert, export, inspect
 from .eval import evaluation
 from .generate import generate
+from .interrupts import ended_by_second_interrupt
 from .plot import plot
 from .score import score
 from .serve import serve
@@ -80,7 +81,8 @@ def main() -> None:
     So is a policy's answer that breaks the protocol; what a policy raises keeps its traceback.
     """
     try:
-        app()
+        with ended_by_second_interrupt():
+            app()
     except LoopedError as error:
         print(f"looped: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -77,7 +77,11 @@ def interference(
     ] = None,
     budget: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="max_num_batched_tokens; repeat to sweep.  [256]"),
+        typer.Option(
+            min=1,
+            help="max_num_batched_tokens; repeat to sweep.  [256, or above 128 max_num_seqs the "
+            "next power of two from max_num_seqs + 128 on]",
+        ),
     ] = None,
     chunk: Annotated[
         list[int] | None,
@@ -171,6 +175,7 @@ def interference(
             )
         traces = tuple(map(tuple, read_exit_trace(exit_trace, (decoders or [8])[0])))
     chunks: list[int | None] = list(chunk) if chunk else [None]
+    budgets: list[int | None] = list(budget) if budget else [None]
     points = [
         Point.derive(
             model=str(model.resolve()),
@@ -202,7 +207,7 @@ def interference(
             },
         )
         for num_decoders, length, rows, chunk_size, exit_threshold in product(
-            decoders or [8], prompt_tokens or [512], budget or [256], chunks, threshold or [1.0]
+            decoders or [8], prompt_tokens or [512], budgets, chunks, threshold or [1.0]
         )
     ]  # fmt: skip
     description = describe_machine() | {"command": command_line()}

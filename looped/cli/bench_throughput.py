@@ -52,7 +52,14 @@ def throughput(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Option of a policy that takes some; repeatable."),
     ] = None,
-    budget: Annotated[int, typer.Option(min=1, help="max_num_batched_tokens.")] = 256,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="max_num_batched_tokens.  [256, or above 128 the next power of two from "
+            "concurrency + 128 on]",
+        ),
+    ] = None,
     chunk: Annotated[
         int | None,
         typer.Option(min=1, help="prefill_chunk_size.  [min(128, budget - concurrency + 1)]"),

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,10 @@ def generate(
         Path | None, typer.Option(help="JSONL file of requests with options of their own.")
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
-    max_tokens: Annotated[int, typer.Option(help="Tokens to emit per prompt at most.")] = 64,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to emit per prompt at most; by default 64, or what fits."),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k most likely tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Keep tokens up to this probability.")] = 1.0,
@@ -222,7 +226,7 @@ def run(
     completions = {}
     started = None
     num_printed = 0
-    for output in interruptible(llm.run(requests)):
+    for output in interruptible(partial(llm.run, requests)):
         # The first step has waited for compilation; the rate counts from its end.
         started = started or time.perf_counter()
         if not as_json:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,7 +87,7 @@ def run(llm: "LLM", texts: "list[GenerationRequest]", *, as_json: bool) -> None:
     num_printed = 0
     with progress_bars() as progress:
         task = progress.add_task("scoring", total=len(texts))
-        for output in interruptible(llm.run(texts)):
+        for output in interruptible(partial(llm.run, texts)):
             progress.advance(task, len(output.completions))
             completions |= {done.request_id: done for done in output.completions}
             while as_json and str(num_printed) in completions:

@@ -62,6 +62,7 @@ def serve(
     from looped.record.gate_record import recording_gates
     from looped.record.launch_log import recording
     from looped.record.profiling import check_profile_folder, profiling
+    from looped.server.listening import taken_sockets
     from looped.server.run import leave_at_once
     from looped.server.run import serve as run
 
@@ -72,6 +73,7 @@ def serve(
         server_config = replace(server_config, served_model_name=shipped.NAME)
     name = chosen_model(model)
     with (
+        taken_sockets(server_config.host, server_config.port) as sockets,
         recording(launch_log, waits_for_device=launch_log_waits) as log,
         recording_exits(record_trace, log) as exits,
         recording_gates(record_gates, exits, model=name) as gates,
@@ -85,6 +87,6 @@ def serve(
             config=engine_config,
             observer=observer,
         )
-        has_threads = run(llm, server_config)
+        has_threads = run(llm, server_config, sockets)
     if has_threads:
         leave_at_once()

@@ -70,7 +70,7 @@ def run(
     from looped.record.launch_log import check_launch_log_file
     from looped.simulation.configs import config_json
     from looped.simulation.coverage import UNNAMED, unnamed_share
-    from looped.simulation.inputs import plan_of, warn_of_log
+    from looped.simulation.inputs import plan_of, warn_of_chunks, warn_of_log
     from looped.simulation.options import one_policy, parse_policy
     from looped.simulation.report import costs_json, run_page
     from looped.simulation.runs import cost_table, log_writer, scheduler_config
@@ -88,6 +88,7 @@ def run(
     workload = plan.workload(seed)
     config = scheduler_config(workload, scheduler.values() | parse_policy(policy))
     warn_of_log(plan, scheduler, [config], is_deterministic=deterministic)
+    warn_of_chunks([config])
     check_launch_log_file(launch_log)  # a folder of pictures is made below
     if plots is not None:
         from looped.plots.draw import log_pictures

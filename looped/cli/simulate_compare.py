@@ -41,7 +41,7 @@ def compare(
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
-    from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
+    from looped.simulation.inputs import plan_of, seeds_of, warn_of_chunks, warn_of_log
     from looped.simulation.keeper import Keeper
     from looped.simulation.paired import paired_numbers
     from looped.simulation.report import comparison_page, costs_json
@@ -61,6 +61,7 @@ def compare(
     configs = [grid.config(point) for point in points]
     chunk_sizes = {name: one.chunk_size for name, one in zip(policy, configs, strict=True)}
     warn_of_log(plan, scheduler, configs, is_deterministic=deterministic)
+    warn_of_chunks(configs)
     baseline, *others = policy
     description = {
         "command": command_line(),

@@ -41,7 +41,12 @@ def sweep(
         list[int] | None, typer.Option(min=1, help="Requests active at once; repeat.  [16]")
     ] = None,
     max_num_batched_tokens: Annotated[
-        list[int] | None, typer.Option(min=1, help="The budget of rows; repeat.  [256]")
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="The budget of rows; repeat.  [256, or above 128 max_num_seqs the next power of "
+            "two from max_num_seqs + 128 on]",
+        ),
     ] = None,
     slo: Annotated[
         list[str] | None,
@@ -76,7 +81,7 @@ def sweep(
     from looped.simulation.capacity import Objective, PointCapacity, capacities
     from looped.simulation.configs import config_json
     from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
-    from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
+    from looped.simulation.inputs import plan_of, seeds_of, warn_of_chunks, warn_of_log
     from looped.simulation.keeper import Keeper
     from looped.simulation.loads.workload import check_rate
     from looped.simulation.report import costs_json, sweep_page
@@ -126,6 +131,7 @@ def sweep(
         for seed in grid.seeds:
             objective.check(plan.workload(seed))
     chunks: list[int | None] = list(prefill_chunk_size) if prefill_chunk_size else [None]
+    budgets: list[int | None] = list(max_num_batched_tokens) if max_num_batched_tokens else [None]
     sizes = [
         replace(
             scheduler,
@@ -133,9 +139,7 @@ def sweep(
             max_num_seqs=num_seqs,
             max_num_batched_tokens=budget,
         ).values()
-        for chunk, num_seqs, budget in product(
-            chunks, max_num_seqs or [16], max_num_batched_tokens or [256]
-        )
+        for chunk, num_seqs, budget in product(chunks, max_num_seqs or [16], budgets)
     ]
     loads: list[dict[str, Any]] = [{"rate": one} for one in rate or []]
     loads += [{"concurrency": one} for one in concurrency or []]
@@ -147,6 +151,7 @@ def sweep(
     for point in points:
         grid.config(point)
     warn_of_log(plan, scheduler, configs, is_deterministic=deterministic)
+    warn_of_chunks(configs)
     description = {
         "command": command_line(),
         **describe_code(),
@@ -159,7 +164,11 @@ def sweep(
         "objective": None if slo is None else ", ".join(slo),
     }
     columns: list[dict[str, Any]] = [
-        {**point.columns, "prefill_chunk_size": config.chunk_size}
+        {
+            **point.columns,
+            "max_num_batched_tokens": config.budget,
+            "prefill_chunk_size": config.chunk_size,
+        }
         for point, config in zip(searched, configs, strict=True)
     ]
     told = [

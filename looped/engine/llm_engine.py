@@ -8,12 +8,22 @@ from typing import Any
 import jax
 
 from looped.errors import LoopedError, UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
-from looped.programs.executables import Executables, all_rungs, ladders_for, reachable_rungs
+from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads, check_lookahead
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sampling_params import SamplingParams
-from looped.sched import Batch, Request, RequestError, Scheduler, StepUpdate
+from looped.sched import (
+    Batch,
+    Request,
+    RequestError,
+    Scheduler,
+    StepUpdate,
+    all_rungs,
+    ladders_for,
+    reachable_rungs,
+)
 
 from .full_depth import check_full_depth
 from .memory_plan import MemoryPlan
@@ -43,6 +53,7 @@ class LLMEngine:
         LoopedError: no memory for a useful KV pool.
     """
 
+    @with_own_jax_options
     def __init__(
         self,
         loaded: LoadedModel,
@@ -148,6 +159,7 @@ class LLMEngine:
             observer=self._observer,
         )
 
+    @with_own_jax_options
     def warm_up(
         self,
         prompt_lengths: list[int] | None = None,
@@ -221,6 +233,10 @@ class LLMEngine:
         except RequestError as error:
             raise UsageError(str(error)) from None
 
+    def limited(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """The options with the max_tokens that `add_request` gives them if they have none."""
+        return params.limited(self.scheduler_config.room_after(num_prompt_tokens))
+
     def abort(self, request_id: str, sample_index: int | None = None) -> list[Completion]:
         """Ends a request, or one of its samples; safe at any moment.
 
@@ -245,6 +261,7 @@ class LLMEngine:
         """Whether another step may bring something."""
         return self.scheduler.has_unfinished_requests
 
+    @with_own_jax_options
     def step(self) -> StepOutput:
         """Runs one launch; an empty output if nothing can run.
 
@@ -287,6 +304,10 @@ class LLMEngine:
                 f"and policy {policy.name} runs every depth in one; choose another policy, or "
                 "leave it out to score the last loop"
             )
+        try:
+            params = self.limited(params, len(prompt_token_ids))
+        except UsageError as error:
+            raise UsageError(f"request {request_id!r}: {error}") from None
         requests = build_requests(
             request_id,
             prompt_token_ids,

@@ -48,8 +48,9 @@ class EngineConfig:
     bucket, padded to max_num_batched_tokens. Slow."""
     max_num_seqs: int = 16
     """Requests that may be active at once."""
-    max_num_batched_tokens: int = 256
-    """Rows that a launch may have: the budget."""
+    max_num_batched_tokens: int | None = None
+    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
+    next power of two at or above max_num_seqs + 128."""
     max_decode_rows: int | None = None
     """Decode rows that a launch may have; below the number of ready ones, the policy's order
     decides who goes. None: max_num_seqs."""
@@ -95,7 +96,7 @@ class EngineConfig:
     lookahead_seed: int = 0
     """Seed of the frozen random head of exit mode `random_lookahead`."""
     attention_backend: str = "auto"
-    """Attention kernels: xla, pallas, pallas_fused, triton or triton_fused; auto is xla on a CPU
+    """Attention kernels: xla, pallas, triton or triton_fused; auto is xla on a CPU
     and in deterministic mode, else triton (not measured yet)."""
     layers: str | None = None
     """Form of the layers in a compiled step: `unrolled` (code and arrays of every layer) or

@@ -1,6 +1,7 @@
 """What the engine tells its users: tokens as they come, and finished requests."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from looped.programs.request_sampling import sampling_of
 from looped.sched import FinishReason, PromptScores, Request, TokenOutput, TopLogprobs
@@ -124,6 +125,18 @@ class Completion:
             prompt_scores=tuple(map(LoopScores.from_scores, request.prompt_scores)),
             num_cached_tokens=request.num_cached_tokens,
         )
+
+
+OfSample = TypeVar("OfSample", TokenEvent, Completion)
+
+
+def copies(output: OfSample, num_samples: int) -> list[OfSample]:
+    """What so many equal samples bring, of the output of the first; its scores stay its own."""
+    first = output.sample_index
+    samples: list[OfSample] = [output]
+    for index in range(first + 1, first + num_samples):
+        samples.append(replace(output, sample_index=index, prompt_scores=()))
+    return samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,18 @@ import numpy as np
 from looped.config import ModelConfig
 from looped.device.state import StateShape
 from looped.errors import UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
-from looped.pallas_kernels import AUTO, BACKENDS, ragged_paged_attention, resolve_backend
-from looped.programs.executables import Executables, ladders_for
-from looped.programs.passes import Parameters
-from looped.sched import ConfigError, SchedulerConfig
+from looped.pallas_kernels import (
+    AUTO,
+    BACKENDS,
+    AttentionMetadata,
+    ragged_paged_attention,
+    resolve_backend,
+)
+from looped.programs.executables import Executables
+from looped.programs.parameters import Parameters
+from looped.sched import ConfigError, SchedulerConfig, ladders_for
 
 from .memory_plan import (
     CPU_MAX_MODEL_LEN,
@@ -62,11 +69,13 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
 
 def log_derived(config: SchedulerConfig) -> None:
     """Says what was left out and has come out otherwise than a user may expect."""
-    if config.is_chunk_derived:
+    if config.chunk_warning is not None:
+        logger.warning("%s", config.chunk_warning)
+    elif config.is_chunk_derived:
         logger.info(
             "prefill_chunk_size %d, derived from max_num_batched_tokens %d and max_num_seqs %d",
             config.chunk_size,
-            config.max_num_batched_tokens,
+            config.budget,
             config.max_num_seqs,
         )
     policy = config.chosen_policy
@@ -74,6 +83,7 @@ def log_derived(config: SchedulerConfig) -> None:
         logger.info("prefix caching is off, which policy %s does without", policy.name)
 
 
+@with_own_jax_options
 def check_options(config: EngineConfig, model: ModelConfig, num_loops: int | None) -> None:
     """Refuses options that contradict each other or the model, before weights are read.
 
@@ -158,14 +168,15 @@ def _check_attention(shape: StateShape, backend: str) -> None:
         return jax.ShapeDtypeStruct(sizes, dtype)
 
     pool = typed(shape.kv_dtype, 1, config.num_kv_heads, shape.block_size, config.head_dim)
-    table, vector = typed(jnp.int32, 2, shape.blocks_per_seq), typed(jnp.int32, 2)
     query = typed(shape.dtype, 2, config.num_heads, config.head_dim)
+    metadata = AttentionMetadata.abstract(
+        num_decode=2, num_items=2, table_width=shape.blocks_per_seq
+    )
     attend = partial(
         ragged_paged_attention, first_block=0, scale=config.head_dim**-0.5, backend=backend
     )
     try:
-        metadata = (table, vector, table, vector, vector, vector)
-        jax.eval_shape(attend, query, pool, pool, *metadata)
+        jax.eval_shape(attend, query, pool, pool, metadata)
     except (ImportError, ValueError) as error:
         raise UsageError(f"attention_backend {backend}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from looped.sched import ItemKind, LaunchKind, ScheduledItem
+from looped.sched import LAUNCH_KINDS, ItemKind, LaunchKind, ScheduledItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class LaunchRecord:
     items: tuple[ItemRecord, ...]
 
     @property
+    def called_kind(self) -> LaunchKind:
+        """The kind of the executable, where a deterministic engine splits a prefill launch."""
+        return self.kind.called_kind(self.num_calls)
+
+    @property
     def num_padded_rows(self) -> int:
         return self.bucket - self.num_rows
 
@@ -78,7 +83,7 @@ class EngineStats:
     """Running totals of one engine; `LLMEngine.stats` returns a copy."""
 
     num_launches: dict[LaunchKind, int] = field(
-        default_factory=lambda: dict.fromkeys(LaunchKind, 0)
+        default_factory=lambda: dict.fromkeys(LAUNCH_KINDS, 0)
     )
     num_mixed_launches: int = 0
     num_prompt_rows: int = 0
@@ -109,9 +114,9 @@ class EngineStats:
         """Adds one launch."""
         self.num_launches[record.kind] += 1
         self.num_mixed_launches += record.is_mixed
-        if record.kind is LaunchKind.CODA:
+        if record.kind.draws_tokens:
             self.num_coda_rows += record.num_rows
-        elif record.kind is LaunchKind.SCORE:
+        elif not record.kind.runs_layers:
             self.num_score_rows += record.num_rows
         else:
             prompt_rows = (item.num_rows for item in record.items if item.kind is ItemKind.PROMPT)

@@ -24,6 +24,8 @@ def build_requests(
 ) -> list[Request]:
     """The scheduler's form of a request, one object a sample; `Scheduler.add` checks its limits.
 
+    `params` has a max_tokens.
+
     Raises:
         UsageError: for stop strings, exit options that contradict each other, a bias or a stop id
             outside the vocabulary, or min_tokens where every token ends the request.
@@ -65,6 +67,7 @@ def build_requests(
         num_prompt_logprobs=params.prompt_logprobs or 0,
         seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
     )
+    assert params.max_tokens is not None
     first = Request(
         request_id=request_id,
         prompt_token_ids=tuple(prompt_token_ids),

@@ -1,7 +1,6 @@
 """Between scheduler and device: uploads a batch, launches its executable, reads what must be read.
 
-In deterministic mode there is no `prefill` executable: a launch of several passes calls the one
-`recurrent` executable once per depth, so that a row's arithmetic never depends on the policy.
+What a kind of launch uploads, runs and reads is its program's to say (`looped.programs`).
 """
 
 from collections import deque
@@ -13,20 +12,12 @@ import jax
 from looped.device.prompt_pool import PromptPool
 from looped.device.reader import HostReader
 from looped.device.state import DeviceState
-from looped.programs.executables import Executables, Rung
-from looped.programs.head_output import HeadOutput
-from looped.programs.packer import Buffer, Packer
-from looped.programs.passes import Parameters
-from looped.programs.request_sampling import sampling_of
+from looped.programs.executables import Executables
+from looped.programs.packer import Packer
+from looped.programs.parameters import Parameters
+from looped.programs.registry import PROGRAMS
 from looped.programs.slot_edits import SlotEdits
-from looped.sched import (
-    Batch,
-    Ladder,
-    LaunchKind,
-    LaunchResult,
-    RecurrentResult,
-    bucket_for,
-)
+from looped.sched import Batch, Ladder, LaunchKind, LaunchResult, Rung, calls_of
 
 from .records import ItemRecord, LaunchRecord
 
@@ -108,24 +99,12 @@ class Runner:
         A request with logit edits costs one transfer more, with the first launch it is in.
         Nothing is lost yet if this fails: the device state is not touched.
         """
-        is_prefill = batch.launch is LaunchKind.PREFILL
-        is_split = is_prefill and LaunchKind.PREFILL not in self._ladders
-        kind = LaunchKind.RECURRENT if is_split else batch.launch
-        rung = (kind, bucket_for(self._ladders[kind], batch.num_rows))
-        layout = self.executables.layout(rung)
-        buffers: list[Buffer]
-        match kind:
-            case LaunchKind.RECURRENT:
-                buffers = [
-                    self._packer.pack_recurrent(batch, layout, index)
-                    for index in range(batch.num_passes)
-                ]
-            case LaunchKind.PREFILL:
-                buffers = [self._packer.pack_prefill(batch, layout)]
-            case LaunchKind.CODA:
-                buffers = [self._packer.pack_coda(batch, layout)]
-            case LaunchKind.SCORE:
-                buffers = [self._packer.pack_score(batch, layout)]
+        calls = calls_of(batch, self._ladders)
+        rung = calls.kind, calls.bucket
+        program, layout = PROGRAMS[calls.kind], self.executables.layout(rung)
+        buffers = [
+            self._packer.pack(program, batch, layout, index) for index in range(calls.num_calls)
+        ]
         # A CPU launch may read the buffer's own memory while it runs, also with may_alias=False
         # (measured, jax 0.10.2): it is never written again.
         uploads = tuple(jax.device_put(buffer) for buffer in buffers)
@@ -148,11 +127,7 @@ class Runner:
         for upload in packed.slot_uploads:
             self._state = packed.slot_writer(self._state, upload)
         for upload in packed.uploads:
-            result = packed.executable(self._leaves, self._state, upload)
-            if packed.rung[0] is LaunchKind.PREFILL:
-                self._state = result
-            else:
-                self._state, output = result
+            self._state, output = packed.executable(self._leaves, self._state, upload)
         self._record(packed)
         if output is None or not (batch.is_read or self._records(batch)):
             return Launched(batch, None)
@@ -165,18 +140,9 @@ class Runner:
 
     def collect(self, launched: Launched) -> LaunchResult:
         """The launch's result; reads from the device only if the batch says so."""
-        batch = launched.batch
-        if launched.output is None:
-            return RecurrentResult(None)
-        values = self.reader.read(launched.output)
-        if batch.launch is LaunchKind.CODA:
-            wanted = [sampling_of(item.request).num_logprobs for item in batch.items]
-            return HeadOutput.unpack(values).to_coda_result(wanted)
-        if batch.launch is LaunchKind.SCORE:
-            (item,) = batch.items
-            num_logprobs = sampling_of(item.request).num_prompt_logprobs
-            return HeadOutput.unpack(values).to_score_result(item.count, num_logprobs)
-        return RecurrentResult(values[: batch.num_decode].tolist())
+        batch, output = launched.batch, launched.output
+        values = None if output is None else self.reader.read(output)
+        return PROGRAMS[batch.launch].collect(batch, values)
 
     def _records(self, batch: Batch) -> bool:
         """Whether gates of the launch are to be recorded."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Sharding, use_abstract_mesh
 
-from looped.pallas_kernels.triton.jax_triton_adapter import abstract_gpu
+from looped.pallas_kernels.triton.launch import abstract_gpu
 
 
 @dataclass(frozen=True, kw_only=True)

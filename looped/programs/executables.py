@@ -5,7 +5,6 @@ fixed by shapes alone, so engines of equal shape can share one.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,37 +12,13 @@ import jax.numpy as jnp
 
 from looped.device.state import DeviceState, StateShape
 from looped.progress import track
-from looped.sched import (
-    Ladder,
-    LaunchKind,
-    SchedulerConfig,
-    bucket_for,
-    prefill_pads_no_more,
-)
-from looped.sched import ladders_for as ladders_for  # its callers find it beside the rungs
+from looped.sched import LaunchKind, Rung
 
 from .compile_target import THIS_MACHINE, CompileTarget
-from .head import coda, score
-from .layouts import (
-    PackedLayout,
-    coda_layout,
-    prefill_layout,
-    recurrent_layout,
-    score_layout,
-    slot_layout,
-)
-from .logit_edits import write_slot
-from .passes import Parameters, prefill, recurrent
-
-LAYOUTS: dict[LaunchKind, Callable[[StateShape, int], PackedLayout[Any]]] = {
-    LaunchKind.RECURRENT: recurrent_layout,
-    LaunchKind.PREFILL: prefill_layout,
-    LaunchKind.CODA: coda_layout,
-    LaunchKind.SCORE: score_layout,
-}
-
-Rung = tuple[LaunchKind, int]
-"""A launch kind and its number of rows, padding included."""
+from .logit_edits import slot_layout, write_slot
+from .packed_layout import PackedLayout
+from .parameters import Parameters
+from .registry import PROGRAMS
 
 
 class Executables:
@@ -81,7 +56,7 @@ class Executables:
         """Where the arrays of such a launch lie in its one upload."""
         if rung not in self._layouts:
             kind, num_rows = rung
-            self._layouts[rung] = LAYOUTS[kind](self.shape, num_rows)
+            self._layouts[rung] = PROGRAMS[kind].layout(self.shape, num_rows)
         return self._layouts[rung]
 
     def get(self, rung: Rung) -> Any:
@@ -136,7 +111,7 @@ class Executables:
     def lower(self, rung: Rung) -> jax.stages.Lowered:
         """The step of a rung, traced and lowered for the target but not compiled."""
         layout = self.layout(rung)
-        step = self._step(rung[0])
+        step = PROGRAMS[rung[0]].step(self.shape, self.backend)
 
         def call(leaves: list[jax.Array], state: DeviceState, packed: jax.Array) -> Any:
             with jax.named_scope(stage_scope(rung[0])):
@@ -147,60 +122,7 @@ class Executables:
         packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         return self.target.lower(call, (self._leaf_types, self.state_type, packed_type), donated=1)
 
-    def _step(self, kind: LaunchKind) -> Callable[..., Any]:
-        if kind.runs_layers:
-            step = recurrent if kind is LaunchKind.RECURRENT else prefill
-            return partial(step, self.shape, self.backend)
-        return partial(coda if kind is LaunchKind.CODA else score, self.shape)
-
 
 def stage_scope(kind: LaunchKind) -> str:
     """The name of a whole step in profiles: recurrent, prefill, coda or score."""
     return kind.name.lower()
-
-
-def all_rungs(ladders: dict[LaunchKind, Ladder]) -> list[Rung]:
-    """Every rung of every ladder."""
-    return [(kind, rows) for kind, ladder in ladders.items() for rows in ladder]
-
-
-def reachable_rungs(
-    ladders: dict[LaunchKind, Ladder],
-    config: SchedulerConfig,
-    prompt_lengths: list[int],
-    *,
-    has_scores: bool,
-) -> list[Rung]:
-    """The rungs that a closed set of requests can reach, for callers that know theirs.
-
-    Args:
-        ladders: all of the engine's.
-        config: limits of concurrency and chunk.
-        prompt_lengths: tokens of each prompt, once per sample.
-        has_scores: whether any of the prompts is scored.
-    """
-    num_seqs = min(len(prompt_lengths), config.max_num_seqs)
-    longest = sorted(prompt_lengths, reverse=True)[:num_seqs]
-    num_prompt_rows = sum(min(length, config.chunk_size) for length in longest)
-    # Several passes run one prompt item a request, a single one as many as are under way.
-    most_tokens = config.chunk_size * config.max_window(config.chosen_policy)
-    most_rows = {
-        LaunchKind.RECURRENT: sum(min(length, most_tokens) for length in longest) + num_seqs,
-        LaunchKind.PREFILL: num_prompt_rows,
-        LaunchKind.CODA: num_seqs,
-        LaunchKind.SCORE: int(has_scores),
-    }
-    reachable = {
-        (kind, bucket_for(ladder, num_rows))
-        for kind, ladder in ladders.items()
-        for num_rows in range(1, min(most_rows[kind], ladder[-1]) + 1)
-        if kind is not LaunchKind.PREFILL or _runs_as_prefill(num_rows, config)
-    }
-    return [rung for rung in all_rungs(ladders) if rung in reachable]
-
-
-def _runs_as_prefill(num_rows: int, config: SchedulerConfig) -> bool:
-    """Whether the policy ever runs so many prompt rows through several depths in one launch."""
-    return config.chosen_policy.runs_all_depths or prefill_pads_no_more(
-        num_rows, config.max_num_batched_tokens, config.chunk_size, config.max_num_seqs
-    )

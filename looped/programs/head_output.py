@@ -9,10 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from looped.device.state import register_pytree
+from looped.sampling_params import MAX_LOGPROBS
 from looped.sched import CodaResult, ScoreResult, TopLogprobs
+
+from .sampler import raw_logprobs, top_logprobs
 
 NUM_SINGLE = 3
 """Rows of the array before the two of N rows each."""
@@ -32,6 +35,31 @@ class HeadOutput:
     """[N R] most likely tokens, or zeros if no row of the launch asks."""
     top_logprobs: Any
     """[N R] their raw log-probabilities, float32."""
+
+    @classmethod
+    def of(
+        cls,
+        logits: Float[Array, "R V"],
+        token_ids: Int[Array, " R"],
+        scored: Int[Array, " R"],
+        needs_top_logprobs: Int[Array, ""],
+    ) -> "HeadOutput":
+        """What the logits say, inside a compiled step.
+
+        Args:
+            logits: raw ones.
+            token_ids: to return for each row.
+            scored: the token of each row whose log-probability is wanted.
+            needs_top_logprobs: whether any row asks for the most likely tokens.
+        """
+        top_ids, top_values = _top_logprobs(logits, needs_top_logprobs)
+        return cls(
+            token_ids=token_ids,
+            logprobs=raw_logprobs(logits, scored),
+            is_finite=jnp.isfinite(logits).all(axis=-1).astype(jnp.int32),
+            top_token_ids=top_ids.T,
+            top_logprobs=top_values.T,
+        )
 
     def pack(self) -> Int[Array, "outputs R"]:
         """The one array, inside a compiled step."""
@@ -82,3 +110,16 @@ class HeadOutput:
     def _alternatives(self, row: int, count: int) -> TopLogprobs:
         token_ids, logprobs = self.top_token_ids[:count, row], self.top_logprobs[:count, row]
         return tuple(zip(token_ids.tolist(), logprobs.tolist(), strict=True))
+
+
+def _top_logprobs(
+    logits: Float[Array, "R V"], is_needed: Int[Array, ""]
+) -> tuple[Int[Array, "R N"], Float[Array, "R N"]]:
+    """The most likely tokens, as many as can be asked for; zeros where no row asks."""
+    num_rows, vocab_size = logits.shape
+    width = min(MAX_LOGPROBS, vocab_size)
+    return lax.cond(
+        is_needed > 0,
+        lambda: top_logprobs(logits, width),
+        lambda: (jnp.zeros((num_rows, width), jnp.int32), jnp.zeros((num_rows, width))),
+    )

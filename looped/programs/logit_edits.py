@@ -12,8 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from looped.device.state import DeviceState, register_pytree
+from looped.device.state import DeviceState, StateShape, register_pytree
 
+from .packed_layout import PackedLayout
 from .sampler import DROPPED, SamplingRows
 
 IN_PROMPT = 1
@@ -34,6 +35,15 @@ class SlotArrays:
     """[V] IN_PROMPT and ENDS_REQUEST of each token."""
     logit_bias: Any
     """[V] float32."""
+
+
+def slot_layout(shape: StateShape) -> PackedLayout[SlotArrays]:
+    """Layout of the upload that brings one request's marks and bias."""
+    width = (shape.config.vocab_size,)
+    return PackedLayout(
+        SlotArrays,
+        {"slot": ((), "int32"), "token_marks": (width, "int32"), "logit_bias": (width, "float32")},
+    )
 
 
 def write_slot(state: DeviceState, arrays: SlotArrays) -> DeviceState:

@@ -55,7 +55,9 @@ class LookaheadHeads:
 
 def random_head(hidden_size: int, seed: int) -> Float[Array, " E"]:
     """Frozen random head of exit mode `random_lookahead`: N(0, 1/E), float32."""
-    return jax.random.normal(jax.random.key(seed), (hidden_size,)) * hidden_size**-0.5
+    # The key of `jax.random.key`, without JAX_RANDOM_SEED_OFFSET.
+    key = jax.random.wrap_key_data(jnp.asarray([0, seed], jnp.uint32), impl="threefry2x32")
+    return jax.random.normal(key, (hidden_size,), jnp.float32) * hidden_size**-0.5
 
 
 def serves(gate: LookaheadGate, config: ModelConfig) -> bool:

@@ -136,7 +136,9 @@ def _gumbel(
     """Noise of one sample of a request at one output token."""
     key = jax.random.wrap_key_data(seed, impl="threefry2x32")
     sample_key = jax.random.fold_in(key, sample_index)
-    return jax.random.gumbel(jax.random.fold_in(sample_key, output_index), (vocab_size,))
+    output_key = jax.random.fold_in(sample_key, output_index)
+    # The mode is JAX's default, unless the environment names the other, which draws other tokens.
+    return jax.random.gumbel(output_key, (vocab_size,), jnp.float32, mode="low")
 
 
 def _sortable(values: Float[Array, "R V"]) -> Int[Array, "R V"]:

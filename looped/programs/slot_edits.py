@@ -8,8 +8,7 @@ import numpy as np
 from looped.device.state import StateShape
 from looped.sched import Batch, Request
 
-from .layouts import slot_layout
-from .logit_edits import ENDS_REQUEST, IN_PROMPT
+from .logit_edits import ENDS_REQUEST, IN_PROMPT, slot_layout
 from .request_sampling import sampling_of
 
 

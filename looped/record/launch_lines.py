@@ -21,9 +21,9 @@ from looped.sched import (
     ExitRule,
     FinishReason,
     ItemKind,
-    LaunchKind,
     PromptScoring,
     Stage,
+    launch_kind,
 )
 
 ITEM_FIELDS = tuple(field.name for field in fields(ItemRecord))
@@ -107,7 +107,7 @@ def _shallow(event: LogEvent | ExitRule) -> dict[str, Any]:
 
 
 def _read_engine(values: dict[str, Any]) -> EngineEvent:
-    ladders = {LaunchKind[kind.upper()]: tuple(rows) for kind, rows in values["ladders"].items()}
+    ladders = {launch_kind(kind): tuple(rows) for kind, rows in values["ladders"].items()}
     return EngineEvent(**values | {"ladders": ladders})
 
 
@@ -127,7 +127,7 @@ def _read_launch(values: dict[str, Any]) -> LaunchEvent:
         ItemRecord(request_id, sample_index, ItemKind[kind.upper()], *rest)
         for request_id, sample_index, kind, *rest in values["items"]
     )
-    kind = LaunchKind[values["kind"].upper()]
+    kind = launch_kind(values["kind"])
     record = {name: values[name] for name in RECORD_FIELDS}
     return LaunchEvent(
         record=LaunchRecord(kind=kind, items=items, **record),

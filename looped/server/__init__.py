@@ -4,11 +4,12 @@
     engine_thread                 the only place that touches the engine
     service, generation           the event loop's side: who waits for what, limits, draining
     schema, sampling              what a request may say, and what it means to the engine
+    fields, foreign_fields        types of fields; those that only other servers serve
     completions, chat, logprobs   the two ways to answer
     text_work                     the threads that tokenise
     tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus
     errors, middleware, streams   the protocol's forms: errors, keys, limits, events
-    app, run                      all of it together; a process that stops as it should
+    app, listening, run           all of it together; its sockets; a process that stops as it should
 
 Tokenising, detokenising and HTTP stay on the event loop and its helper threads: the engine's
 thread never waits for any of them. Nothing is imported here, so that `looped --help` stays light.

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi_offline import FastAPIOffline
 
 from looped.errors import UsageError
 from looped.llm import LLM
@@ -16,13 +17,15 @@ from .api import chat, completions, info, tokens
 from .api.backend import Backend
 from .config import ServerConfig
 from .metrics import Metrics
-from .middleware import LimitBody, RequireKey
+from .middleware import ASSETS_PATH, HeadAsGet, LimitBody, RequireKey
 from .service import Service
 
 DESCRIPTION = """An OpenAI-compatible server for looped language models.
 
-Fields marked **Looped** are extensions. Fields that are described as *not served* are accepted at
-the values that change nothing, and are otherwise answered 400 by name, as unknown ones are."""
+Fields marked **Looped** are extensions. Fields that are described as *not served*, and those that
+vLLM, SGLang, TGI and llama.cpp have besides, are accepted at the values that change nothing; other
+values are answered 400 by name. Fields that nobody knows are ignored with a warning in the log, or
+answered 400 under `--strict-fields`."""
 
 
 def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
@@ -56,8 +59,13 @@ def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
         backend.text_work.stop()
         await service.stop()
 
-    app = FastAPI(
-        title="looped", version=version("looped"), description=DESCRIPTION, lifespan=lifespan
+    # Its API pages take scripts and styles from here, not from the network.
+    app = FastAPIOffline(
+        title="looped",
+        version=version("looped"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        static_url=ASSETS_PATH,
     )
     app.state.service, app.state.text_work = service, backend.text_work
     for router in (
@@ -79,4 +87,5 @@ def create_app(llm: LLM, config: ServerConfig) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
         )
+    app.add_middleware(HeadAsGet)
     return app

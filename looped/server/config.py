@@ -36,8 +36,14 @@ class ServerConfig:
     """Seconds that requests under way may take after SIGTERM."""
     restart_engine: bool = False
     """Build a new engine, once, if the engine dies."""
+    keep_alive_seconds: float = 15.0
+    """Seconds of silence after which a stream gets a comment line, which clients ignore and
+    proxies take for life, such as while a long prompt is computed; 0 for none."""
     allow_exit_mode: bool = False
     """Let requests choose another exit mode than the engine's."""
+    strict_fields: bool = False
+    """Refuse requests with fields that nobody knows; by default each name is warned of once, and
+    ignored."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -54,6 +60,11 @@ class ServerConfig:
         if not 0 <= self.drain_timeout < float("inf"):
             raise UsageError(
                 f"drain_timeout must be at least 0 seconds, and finite; got {self.drain_timeout}"
+            )
+        if not 0 <= self.keep_alive_seconds < float("inf"):
+            raise UsageError(
+                "keep_alive_seconds must be at least 0 seconds, where 0 means never, and finite; "
+                f"got {self.keep_alive_seconds}"
             )
         for name in ("host", "api_key", "served_model_name"):
             if getattr(self, name) == "":

@@ -75,9 +75,6 @@ def bad_field(message: str, fields: Mapping[str, str], default: str | None = Non
     message = re.sub(r"^request '[^']*': ", "", message)
     message = re.sub(r"^exit (threshold|mode)", r"exit_\1", message)
     message = re.sub(r"[a-z_]+", lambda word: fields.get(word[0], word[0]), message)
-    if "max_model_len" in message:  # no prompt comes here that is too long by itself
-        field = fields["max_tokens"]
-        return ApiError(400, message, param=field, code="context_length_exceeded")
     names = set(fields.values())
     named = (word for word in re.findall(r"[a-z_]+", message) if word in names)
     return ApiError(400, message, param=next(named, default))
@@ -119,17 +116,14 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> ApiError:
         reason = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body must be JSON: {reason}")
     place = first["loc"][1:]
-    param = _field_name(place) or None
-    match first["type"]:
-        case "extra_forbidden":
-            return ApiError(400, f"{param}: this server knows no such field", param=param)
-        case "missing":
-            message = f"{param or 'the body'}: a value is needed, got none"
-            return ApiError(400, message, param=param)
+    param = field_name(place) or None
+    if first["type"] == "missing":
+        message = f"{param or 'the body'}: a value is needed, got none"
+        return ApiError(400, message, param=param)
     return ApiError(400, f"{param or 'the body'}: {first['msg']}", param=param)
 
 
-def _field_name(place: Iterable[str | int]) -> str:
+def field_name(place: Iterable[str | int]) -> str:
     """A path such as messages[0].content; text of the client's own is kept printable."""
     name = ""
     for part in place:

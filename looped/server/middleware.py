@@ -11,8 +11,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
 
-OPEN_PATHS = frozenset({"/", "/health", "/docs", "/openapi.json"})
+ASSETS_PATH = "/docs/assets"
+"""Where scripts and styles of the API pages are."""
+OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
 """Need no key: pages that hold nothing of anybody, and what a load balancer asks."""
+
+
+class HeadAsGet:
+    """Answers HEAD as it would GET, without the body (RFC 9110, section 9.3.2), at every route."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self._app(scope, receive, send)
+
+        async def send_without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        return await self._app({**scope, "method": "GET"}, receive, send_without_body)
 
 
 class RequireKey:
@@ -23,7 +43,7 @@ class RequireKey:
         self._expected = f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._has_key(scope):
+        if scope["type"] != "http" or self._is_open(scope["path"]) or self._has_key(scope):
             return await self._app(scope, receive, send)
         error = ApiError(
             401,
@@ -31,6 +51,9 @@ class RequireKey:
             code="invalid_api_key",
         )
         return await error.to_response()(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in OPEN_PATHS or path.startswith(ASSETS_PATH + "/")
 
     def _has_key(self, scope: Scope) -> bool:
         given = b""

@@ -10,10 +10,12 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
+from looped.file_limit import raise_file_limit
 from looped.llm import LLM
 
 from .app import create_app
 from .config import ServerConfig
+from .listening import allow_listening, url_host
 from .service import Service
 from .text_work import TextWork
 
@@ -57,7 +59,11 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen; before that, a signal means to leave at once."""
         self._loop = asyncio.get_running_loop()
+        allow_listening(sockets or [])
         await super().startup(sockets)
+        if sockets:  # else uvicorn says it
+            host, port = url_host(self.config.host), sockets[0].getsockname()[1]
+            logger.info("listening at http://%s:%d (Ctrl-C ends it)", host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal; not kept to be raised again, as uvicorn does, so that the exit status is 0."""
@@ -79,19 +85,25 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
 
 
-def serve(llm: LLM, config: ServerConfig) -> bool:
+def serve(llm: LLM, config: ServerConfig, sockets: list[socket.socket]) -> bool:
     """Serves a model until a signal comes.
+
+    Args:
+        llm: the model.
+        config: the server's options.
+        sockets: `taken_sockets` of the options' host and port.
 
     Returns:
         Whether threads are left at work: the process must then end by `leave_at_once`.
 
     Raises:
-        SystemExit: with a status other than 0, if the address cannot be had.
+        SystemExit: with a status other than 0, if the server cannot start.
     """
     app = create_app(llm, config)
     log_to(logging.getLogger("looped"))
+    raise_file_limit()
     try:
-        DrainingServer(app, config).run()
+        DrainingServer(app, config).run(sockets)
     except SystemExit as error:
         if has_threads(app):
             leave_at_once(error.code if isinstance(error.code, int) else 1)

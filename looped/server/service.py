@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 
 from looped.engine.outputs import Completion, StepOutput
@@ -70,7 +71,9 @@ class Service:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._texts = TextOutputs(llm.tokenizer, self._stop_sample)
+        self._texts = TextOutputs(
+            llm.tokenizer, self._stop_sample, vocab_size=llm.engine.model_config.vocab_size
+        )
         self._thread = EngineThread(llm.engine, self._post, restarts=config.restart_engine)
 
     @property
@@ -181,15 +184,15 @@ class Service:
                 raise ApiError(503, f"the engine is lost: {self.failure}", code="engine_failed")
 
     async def submit(
-        self, generation: Generation, prompts: list[tuple[int, ...]], params: SamplingParams
+        self,
+        generation: Generation,
+        prompts: Sequence[tuple[int, ...]],
+        params: Sequence[SamplingParams],
     ) -> None:
-        """Gives an open request's prompts to the engine; errors as of `Generation.submit`."""
-        options = [self._texts.register(name, params) for name in generation.engine_ids]
+        """Gives an open request's prompts to the engine, each with its options; errors as of
+        `Generation.submit`."""
+        options = list(map(self._texts.register, generation.engine_ids, params))
         await generation.submit(prompts, options)
-
-    def check_stop(self, params: SamplingParams) -> None:
-        """UsageError for stop texts that cannot be found."""
-        self._texts.check_stop(params)
 
     def deliver(self, report: Report) -> None:
         """Takes a report of the engine's thread, on the event loop."""

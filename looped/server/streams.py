@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from .errors import ApiError
 from .generation import Generation
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DONE = "data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment (WHATWG HTML, section 9.2.6), which no reader of events sees."""
 SECONDS_TO_READ = 5.0
 """Beyond a request's deadline, for a client to read the last of its events."""
 
@@ -28,13 +30,21 @@ class EventStream(StreamingResponse):
     Args:
         generation: the request.
         chunks: yields what to send; what it raises becomes an error event.
+        keep_alive_seconds: of silence after which a comment is sent; 0 for none.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, chunks: AsyncIterator[BaseModel]) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        chunks: AsyncIterator[BaseModel],
+        *,
+        keep_alive_seconds: float,
+    ) -> None:
         super().__init__(_events(chunks), headers={"Cache-Control": "no-cache"})
         self._generation = generation
+        self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A client that does not read stops `send`; it must not hold the request for ever. Returning
@@ -46,6 +56,44 @@ class EventStream(StreamingResponse):
             logger.warning("%s: the client did not read its events", self._generation.name)
         finally:
             self._generation.close()
+
+    async def stream_response(self, send: Send) -> None:
+        """Sends headers and events, and comments where no event comes for long."""
+        if not self._keep_alive_seconds:
+            return await super().stream_response(send)
+        sender = _Sender(send)
+        comments = asyncio.ensure_future(sender.break_silence(self._keep_alive_seconds))
+        try:
+            await super().stream_response(sender)
+        finally:
+            comments.cancel()
+            await asyncio.wait({comments})
+
+
+class _Sender:
+    """An ASGI `send` that knows when it was last used, and takes one message at a time."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._turn = asyncio.Lock()
+        self._now = asyncio.get_running_loop().time
+        self._last_sent = self._now()
+
+    async def __call__(self, message: Message) -> None:
+        async with self._turn:
+            await self._send(message)
+            self._last_sent = self._now()
+
+    async def break_silence(self, seconds: float) -> None:
+        """Sends a comment whenever nothing has been sent for so long; ends when it is cancelled."""
+        while True:
+            await asyncio.sleep(self._last_sent + seconds - self._now())
+            async with self._turn:  # one that waits for its reader has something on the way
+                if self._now() < self._last_sent + seconds:
+                    continue
+                message = {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}
+                await self._send(message)
+                self._last_sent = self._now()
 
 
 async def _events(chunks: AsyncIterator[BaseModel]) -> AsyncIterator[str]:

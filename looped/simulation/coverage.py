@@ -3,8 +3,6 @@
 from looped.record.timeline import Timeline
 from looped.sched import CostModel
 
-from .fitting.samples import kind_of
-
 UNNAMED = "unnamed_launches"
 """Name of the share in results, in percent."""
 MOST_UNNAMED = 5.0
@@ -20,6 +18,6 @@ def unnamed_share(timeline: Timeline, costs: CostModel) -> float | None:
         return None
     records = [launch.record for launch in timeline.launches]
     num_unnamed = sum(
-        record.bucket not in costs.overheads.get(kind_of(record), {}) for record in records
+        record.bucket not in costs.overheads.get(record.called_kind, {}) for record in records
     )
     return 100 * num_unnamed / max(len(records), 1)

@@ -18,7 +18,6 @@ from looped.sched import (
     ExitRule,
     FinishReason,
     ItemKind,
-    LaunchKind,
     SimulatedOutput,
     Stage,
     is_deciding,
@@ -49,7 +48,7 @@ class Fate:
 
     def launched(self, record: LaunchRecord, item: ItemRecord) -> None:
         """Takes in a launch that had the request."""
-        if record.kind is LaunchKind.CODA:
+        if record.kind.draws_tokens:
             self.depths.append(item.depth + 1)
             self.launch_of_loop.clear()
         elif record.kind.runs_layers and item.kind is ItemKind.DECODE:

@@ -118,6 +118,13 @@ def warn_of_log(
         logger.warning("--from-log takes requests alone; the log's engine had %s", "; ".join(told))
 
 
+def warn_of_chunks(configs: Sequence[SchedulerConfig]) -> None:
+    """Says, once each, which chunks came out smaller than is useful."""
+    for warning in dict.fromkeys(config.chunk_warning for config in configs):
+        if warning is not None:
+            logger.warning("%s", warning)
+
+
 MADE_REQUESTS = ("requests", "prompt_tokens", "output_tokens", "shared_prefix_tokens")
 MADE_DEPTHS = ("exits", "heterogeneity", "autocorrelation")
 GATES = ("exit_threshold", "min_loops")

@@ -67,8 +67,9 @@ class SchedulerOptions:
 
     max_num_seqs: int = 16
     """Requests that may be active at once."""
-    max_num_batched_tokens: int = 256
-    """Rows that a launch may have: the budget."""
+    max_num_batched_tokens: int | None = None
+    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
+    next power of two at or above max_num_seqs + 128."""
     prefill_chunk_size: int | None = None
     """Most prompt tokens in an item. None: min(128, budget - max_num_seqs + 1)."""
     max_decode_rows: int | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from looped.measure.cells import NOTHING, SCALES, number_cell, shown_unit
 from looped.measure.page import description_lines, table_head, table_row
 from looped.measure.statistics import Numbers
-from looped.sched import CostModel
+from looped.sched import CostModel, rung_order
 
 from .coverage import MOST_UNNAMED, UNNAMED
 from .fitting.fit import Fit
@@ -171,12 +171,12 @@ def _shown(name: str, row: Mapping[str, Any]) -> str:
 
 def _buckets(fitted: Fit) -> Iterator[str]:
     kinds: dict[str, list[str]] = {}
-    for (kind, rows), count in sorted(
-        fitted.num_launches.items(), key=lambda one: (one[0][0].value, one[0][1])
-    ):
-        kinds.setdefault(kind.name.lower(), []).append(f"{rows} ({count})")
-    for name, told in kinds.items():
-        yield f"{name} {', '.join(told)}"
+    for rung in sorted(fitted.num_launches, key=rung_order):
+        kind, rows = rung
+        told = f"{rows} ({fitted.num_launches[rung]})"
+        kinds.setdefault(kind.name.lower(), []).append(told)
+    for name, buckets in kinds.items():
+        yield f"{name} {', '.join(buckets)}"
 
 
 def fit_page(fitted: Fit, out: Path) -> str:

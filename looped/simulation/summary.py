@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from looped.errors import LoopedError
 from looped.measure.statistics import Latencies, Numbers
 from looped.record.timeline import Name, Timeline, token_loops
-from looped.sched import ItemKind, LaunchKind
+from looped.sched import LAUNCH_KINDS, ItemKind, LaunchKind
 
 UNITS = {
     "makespan": "s",
@@ -32,10 +32,7 @@ UNITS = {
     "rows_per_pass": "rows",
     "real_rows": "%",
     "launches": "",
-    "recurrent_launches": "",
-    "prefill_launches": "",
-    "coda_launches": "",
-    "score_launches": "",
+    **{f"{kind.name.lower()}_launches": "" for kind in LAUNCH_KINDS},
 }
 """Every number of a summary, in order, with its unit."""
 
@@ -101,7 +98,8 @@ class Summary:
             prompt_token_loops=sum(token_loops(record, ItemKind.PROMPT) for record in passes),
             decode_token_loops=sum(token_loops(record, ItemKind.DECODE) for record in passes),
             num_launches={
-                kind: sum(launch.record.kind is kind for launch in launches) for kind in LaunchKind
+                kind: sum(launch.record.kind is kind for launch in launches)
+                for kind in LAUNCH_KINDS
             },
             num_rows=sum(record.token_loops for record in passes),
             num_bucket_rows=sum(record.bucket * record.num_passes for record in passes),

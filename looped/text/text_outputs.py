@@ -2,19 +2,35 @@
 
 The engine knows no tokenizer. Whoever drives it registers its requests here and passes every
 `StepOutput` through; a request whose text reaches a stop string is ended by way of a callable, so
-that the engine may as well run in another thread, which ends it some steps later.
+that the engine may as well run in another thread, which ends it some steps later. Samples that are
+equal are one for the engine, and become several here.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from looped.engine.outputs import Completion, StepOutput, TokenEvent
+from looped.engine.outputs import Completion, StepOutput, TokenEvent, copies
 from looped.errors import UsageError
 from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason
 
 from .text_stream import TextStream
 from .tokenizer import Tokenizer
+
+
+@dataclass
+class Registration:
+    """A request that has not ended."""
+
+    streams: dict[int, TextStream | None]
+    """Texts of the samples that are computed, by sample index, None without a tokenizer; one leaves
+    with its completion."""
+    num_copies: int
+    """Samples that each of these stands for."""
+    stop_names: Mapping[int, str]
+    """Of the stop strings, those that are names of special tokens, by token id."""
+    is_forgotten: bool = False
+    """Whether it is of no more interest."""
 
 
 class TextOutputs:
@@ -28,41 +44,52 @@ class TextOutputs:
         tokenizer: the model's; None adds no text and refuses stop strings.
         abort: ends one sample of a request of the engine. Returns its completion, or nothing if
             `add` will see that later; until then, tokens of the sample are dropped.
+        vocab_size: ids that the model can draw; None is all that the tokenizer has.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, abort: Callable[[str, int], Sequence[Completion]]
+        self,
+        tokenizer: Tokenizer | None,
+        abort: Callable[[str, int], Sequence[Completion]],
+        *,
+        vocab_size: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._abort = abort
-        self._streams: dict[str, dict[int, TextStream | None]] = {}
-        """By request id and sample index, None without a tokenizer; a sample leaves with its
-        completion."""
-        self._forgotten: set[str] = set()
-        """Requests among these that are of no more interest."""
+        self._vocab_size = vocab_size
+        self._requests: dict[str, Registration] = {}
 
     def register(self, request_id: str, params: SamplingParams) -> SamplingParams:
         """Announces a request, before the engine has it.
 
         Returns:
-            The options that the engine takes: those without stop strings.
+            The options that the engine takes: ids for the names of special tokens, no stop strings,
+            and one sample where all are equal.
 
         Raises:
             UsageError: for stop strings that cannot be found, or an id that is in use; nothing has
                 changed.
         """
-        self.check_stop(params)
-        if request_id in self._streams:
+        stop_names = self._stop_names(params)
+        if request_id in self._requests:
             raise UsageError(f"request id {request_id!r} is in use")
-        self._streams[request_id] = {
-            sample_index: self._new_stream(params) for sample_index in range(params.n)
-        }
-        return replace(params, stop=(), include_stop_str_in_output=False)
+        num_computed = params.num_computed
+        self._requests[request_id] = Registration(
+            streams={index: self._new_stream(params) for index in range(num_computed)},
+            num_copies=params.n // num_computed,
+            stop_names=stop_names,
+        )
+        return replace(
+            params,
+            n=num_computed,
+            stop=(),
+            include_stop_str_in_output=False,
+            stop_token_ids=frozenset(params.stop_token_ids) | stop_names.keys(),
+        )
 
     def withdraw(self, request_id: str) -> None:
         """Takes back a registration of a request that the engine refused; its id is free."""
-        self._streams.pop(request_id, None)
-        self._forgotten.discard(request_id)
+        self._requests.pop(request_id, None)
 
     def forget(self, request_id: str) -> None:
         """Drops what is to come of a request; unknown ids are ignored.
@@ -70,8 +97,8 @@ class TextOutputs:
         This does not end it: abort it in the engine as well, by the thread that runs that, before
         or after. Its id stays in use until the completions of all its samples have come by.
         """
-        if request_id in self._streams:
-            self._forgotten.add(request_id)
+        if request_id in self._requests:
+            self._requests[request_id].is_forgotten = True
 
     def add(self, output: StepOutput) -> StepOutput:
         """What one engine step brought, with text.
@@ -82,38 +109,44 @@ class TextOutputs:
         """
         ended = {(done.request_id, done.sample_index) for done in output.completions}
         tokens: list[TokenEvent] = []
-        completions: list[Completion | None] = []
+        completions: list[Completion] = []
         for event in output.tokens:
             name = event.request_id, event.sample_index
             if not self._is_awaited(*name):
                 continue
-            stream = self._streams[event.request_id][event.sample_index]
+            request = self._requests[event.request_id]
+            stream = request.streams[event.sample_index]
             if stream is None:
-                tokens.append(event)
+                tokens += copies(event, request.num_copies)
                 continue
             was_stopped = stream.stop_string is not None
             text = stream.add(event.token_id)
             if was_stopped:
                 continue
-            tokens.append(replace(event, text=text))
+            tokens += copies(replace(event, text=text), request.num_copies)
             if stream.stop_string is not None and name not in ended:
-                completions += map(self.finish, self._abort(*name))
-        completions += map(self.finish, output.completions)
-        return StepOutput(tokens=tokens, completions=[done for done in completions if done])
+                completions += self._finish_all(self._abort(*name))
+        completions += self._finish_all(output.completions)
+        return StepOutput(tokens=tokens, completions=completions)
 
     def finish(self, completion: Completion) -> Completion | None:
-        """The completion with text, up to its stop string if there is one; None if it is of no
-        interest."""
+        """The completion of a computed sample with text, up to its stop string if there is one;
+        None if it is of no interest."""
         request_id = completion.request_id
         is_awaited = self._is_awaited(request_id, completion.sample_index)
-        streams = self._streams.get(request_id, {})
-        stream = streams.pop(completion.sample_index, None)
-        if not streams:
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        stream = request.streams.pop(completion.sample_index, None)
+        if not request.streams:
             self.withdraw(request_id)
         if not is_awaited:
             return None
         if self._tokenizer is None or stream is None:
             return completion
+        reason = completion.stop_reason
+        if isinstance(reason, int) and reason in request.stop_names:
+            completion = replace(completion, stop_reason=request.stop_names[reason])
         # Stopped before the engine's own end: then how that came about is of no interest.
         was_stopped = stream.stop_string is not None
         stream.finish()
@@ -123,9 +156,19 @@ class TextOutputs:
         texts = map(self._tokenizer.token_text, completion.token_ids)
         return replace(completion, text=stream.text, tokens=tuple(texts))
 
+    def _finish_all(self, completions: Sequence[Completion]) -> list[Completion]:
+        """Completions of computed samples with text, and those of all that they stand for."""
+        finished: list[Completion] = []
+        for completion in completions:
+            request = self._requests.get(completion.request_id)
+            done = self.finish(completion)
+            if request is not None and done is not None:
+                finished += copies(done, request.num_copies)
+        return finished
+
     def _is_awaited(self, request_id: str, sample_index: int) -> bool:
-        is_registered = sample_index in self._streams.get(request_id, {})
-        return is_registered and request_id not in self._forgotten
+        request = self._requests.get(request_id)
+        return request is not None and not request.is_forgotten and sample_index in request.streams
 
     def _new_stream(self, params: SamplingParams) -> TextStream | None:
         if self._tokenizer is None:
@@ -137,22 +180,26 @@ class TextOutputs:
             min_tokens=params.min_tokens,
         )
 
-    def check_stop(self, params: SamplingParams) -> None:
-        """UsageError for stop strings that cannot be found."""
+    def _stop_names(self, params: SamplingParams) -> dict[int, str]:
+        """Stop strings that are the whole name of a special token, by the id that they mean.
+
+        They stay stop strings as well: other tokens may spell the same text. An id that the model
+        does not know is left out, since it is never drawn.
+
+        Raises:
+            UsageError: there is no tokenizer.
+        """
         if not params.stop:
-            return
+            return {}
         if self._tokenizer is None:
             raise UsageError(
                 f"stop needs a tokenizer, and this model has no tokenizer.json; use "
                 f"stop_token_ids, or leave it out; got {params.stop!r}"
             )
         special = self._tokenizer.special_token_ids
-        for text in params.stop:
-            if text in special:
-                raise UsageError(
-                    f"stop is looked for in the text, which has no special tokens; for {text!r} "
-                    f"use stop_token_ids, with {special[text]}"
-                )
+        names = {special[text]: text for text in params.stop if text in special}
+        limit = self._vocab_size
+        return {index: text for index, text in names.items() if limit is None or index < limit}
 
 
 def _stopped_at(completion: Completion, num_tokens: int, stop_string: str) -> Completion:

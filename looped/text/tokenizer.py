@@ -92,6 +92,11 @@ class Tokenizer:
         """Ids up to the highest one."""
         return 1 + max(self._fast.get_vocab(with_added_tokens=True).values())
 
+    @property
+    def has_added_tokens(self) -> bool:
+        """Whether the checkpoint would have tokens put around a text, which `encode` never does."""
+        return bool(self._fast.num_special_tokens_to_add(is_pair=False))
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text as it is: no template, and no token added."""
         # A batch of one: the library keeps Python's lock during `encode`, and gives it up here, so

@@ -14,6 +14,7 @@ import numpy as np
 from looped.convert import write_lookahead_gate
 from looped.convert.staging import check_destination
 from looped.errors import LoopedError, UsageError
+from looped.jax_options import with_own_jax_options
 from looped.loading import load_folder
 from looped.models import num_parameters, read_config
 from looped.models.looped_model import LoopedModel
@@ -42,6 +43,7 @@ Change = Callable[[Path], None]
 """Puts what was learned into a copy of the model's folder."""
 
 
+@with_own_jax_options
 def pretrain_stage(
     out: Path,
     source: OpenSource,
@@ -76,6 +78,7 @@ def pretrain_stage(
         return run.model
 
 
+@with_own_jax_options
 def gate_stage(
     out: Path, model: Path, source: OpenSource, config: GateConfig, *, resume: bool = False
 ) -> Path:
@@ -103,6 +106,7 @@ def gate_stage(
     return _frozen_stage("gate", out, model, source, config, learn, resume=resume)
 
 
+@with_own_jax_options
 def lookahead_stage(
     out: Path, model: Path, source: OpenSource, config: LookaheadConfig, *, resume: bool = False
 ) -> Path:

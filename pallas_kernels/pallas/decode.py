@@ -14,8 +14,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Float, Int
 
-from ..tiles import next_power_of_two
-from .tile import MASKED_SCORE, PagedSequence, Problem, attend, divide_up, load_queries
+from ..kernel_backend import Problem
+from ..rounding import divide_up, next_power_of_two
+from .attend import MASKED_SCORE, PagedSequence, attend, load_queries
+from .tiles import PallasTiles
 
 
 class Partials(NamedTuple):
@@ -29,20 +31,20 @@ class Partials(NamedTuple):
     weighted: Float[Array, "R H splits D"]
 
 
-def partial_shapes(problem: Problem, num_sequences: int) -> list[jax.ShapeDtypeStruct]:
-    shape = (num_sequences, problem.num_heads, problem.tiles.num_splits)
+def partial_shapes(problem: Problem[PallasTiles]) -> list[jax.ShapeDtypeStruct]:
+    shape = (problem.num_decode, problem.num_heads, problem.tiles.num_splits)
     return [
         jax.ShapeDtypeStruct(size, jnp.float32)
         for size in (shape, shape, (*shape, problem.head_dim))
     ]
 
 
-def num_programs(problem: Problem, num_sequences: int) -> int:
-    return num_sequences * problem.num_kv_heads * problem.tiles.num_splits
+def num_programs(problem: Problem[PallasTiles]) -> int:
+    return problem.num_decode * problem.num_kv_heads * problem.tiles.num_splits
 
 
 def run_program(
-    problem: Problem,
+    problem: Problem[PallasTiles],
     program: Int[Array, ""],
     first_block: Int[Array, ""],
     q_ref: Any,
@@ -84,7 +86,7 @@ def run_program(
 
 
 def combine(
-    problem: Problem, partials: Partials, lengths: Int[Array, " R"]
+    problem: Problem[PallasTiles], partials: Partials, lengths: Int[Array, " R"]
 ) -> Float[Array, "R H D"]:
     """The splits' softmaxes as one; zeros for a row of no keys. Plain JAX, float32."""
     split = jnp.arange(problem.tiles.num_splits)
@@ -98,7 +100,9 @@ def combine(
     return weighted / jnp.where(total > 0, total, 1.0)[..., None]
 
 
-def _split_tiles(problem: Problem, length: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+def _split_tiles(
+    problem: Problem[PallasTiles], length: Int[Array, "*shape"]
+) -> Int[Array, "*shape"]:
     """Key tiles per split of a row with `length` keys."""
     num_tiles = divide_up(length, problem.tiles.key_tile)
     return divide_up(num_tiles, problem.tiles.num_splits)

@@ -13,8 +13,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Int
 
-from ..work_list import list_work
-from .tile import PagedSequence, Problem, attend, divide_up, load_queries
+from ..attention_metadata import AttentionMetadata
+from ..kernel_backend import Problem
+from ..rounding import divide_up
+from ..work_list import list_prompt_tiles
+from .attend import PagedSequence, attend, load_queries
+from .tiles import PallasTiles
 
 
 class PromptTiles(NamedTuple):
@@ -29,43 +33,29 @@ class PromptTiles(NamedTuple):
     """Position of the tile's first row."""
 
 
-def tile_rows(problem: Problem) -> int:
+def tile_rows(problem: Problem[PallasTiles]) -> int:
     """Rows that fit a tile."""
     return problem.tiles.prompt_queries // problem.group_size
 
 
-def max_tiles(problem: Problem, num_rows: int, num_items: int) -> int:
-    """Most tiles that num_rows rows of num_items items can need: each item ends with a part."""
-    return num_items + num_rows // tile_rows(problem)
-
-
-def num_programs(problem: Problem, num_rows: int, num_items: int) -> int:
-    return max_tiles(problem, num_rows, num_items) * problem.num_kv_heads
-
-
-def list_tiles(
-    problem: Problem,
-    max_num_tiles: int,
-    position: Int[Array, " I"],
-    first_row: Int[Array, " I"],
-    rows: Int[Array, " I"],
-) -> PromptTiles:
+def list_tiles(problem: Problem[PallasTiles], metadata: AttentionMetadata) -> PromptTiles:
     """Cut every item into tiles. Plain JAX on metadata, the same for every layer of a step."""
     size = tile_rows(problem)
-    owner, first_tile = list_work(divide_up(rows, size), max_num_tiles)
+    rows = metadata.prompt_rows
+    owner, first_tile = list_prompt_tiles(rows, problem.num_rows, tile_size=size)
     is_used = owner >= 0
     item = jnp.where(is_used, owner, 0)
-    skipped = (jnp.arange(max_num_tiles) - first_tile) * size
+    skipped = (jnp.arange(owner.shape[0]) - first_tile) * size
     return PromptTiles(
         item,
-        first_row[item] + skipped,
+        metadata.prompt_first_row[item] + skipped,
         jnp.where(is_used, jnp.minimum(rows[item] - skipped, size), 0),
-        position[item] + skipped,
+        metadata.prompt_position[item] + skipped,
     )
 
 
 def run_program(
-    problem: Problem,
+    problem: Problem[PallasTiles],
     program: Int[Array, ""],
     first_block: Int[Array, ""],
     q_ref: Any,

@@ -9,220 +9,203 @@ Triton and jax-triton are imported on the first call only.
 """
 
 import math
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from ..tiles import next_power_of_two, padded_dim
-from ..work_list import list_work
-from . import jax_triton_adapter
-from .jax_triton_adapter import Launch
+from ..kernel_backend import KernelBackend, Operands, Problem
+from ..rounding import next_power_of_two
+from ..work_list import list_prompt_tiles
+from .launch import Launch, gpu_architecture, launch
 from .tiles import TritonTiles, tiles_for
-
-DTYPES = ("float32", "float16", "bfloat16")
 
 FINISH_HEAD_TILE = 8
 """Query heads that one program of the last kernel combines."""
 
 
-def ragged_paged_attention(
-    q: Float[Array, "T H D"],
-    k_pool: Float[Array, "LN K S D"],
-    v_pool: Float[Array, "LN K S D"],
-    decode_tables: Int[Array, "R B"],
-    decode_lengths: Int[Array, " R"],
-    prompt_tables: Int[Array, "I B"],
-    prompt_position: Int[Array, " I"],
-    prompt_first_row: Int[Array, " I"],
-    prompt_rows: Int[Array, " I"],
-    first_block: int | Int[Array, ""],
-    scale: float,
-    *,
-    architecture: str | None,
-    is_fused: bool = False,
-) -> Float[Array, "T H D"]:
-    """The contract of `attention.ragged_paged_attention`.
+@dataclass(frozen=True, kw_only=True)
+class TritonBackend(KernelBackend[TritonTiles]):
+    """Queries and pools of one dtype, on a GPU alone."""
 
-    Args:
-        architecture: that of the GPU to compile for; None: the one that is traced for.
-        is_fused: one launch for decode and prompt rows instead of one each.
+    is_fused: bool
+    """One launch for decode and prompt rows instead of one each."""
+    launch: Launch = launch
+    """What runs a kernel: jax-triton, or what records or interprets in its place."""
 
-    Raises:
-        ImportError: jax-triton, Triton or JAX's CUDA plugin is missing.
-        ValueError: no GPU, or a GPU, dtype or size without a kernel.
-    """
-    check_operands(q, k_pool)
-    if architecture is None:
-        architecture = jax_triton_adapter.gpu_architecture()
-    tiles = tiles_for(architecture, q.dtype.name, q.shape[2])
-    return attend(
-        partial(jax_triton_adapter.launch, architecture=architecture),
-        tiles,
-        q,
-        k_pool,
-        v_pool,
-        decode_tables,
-        decode_lengths,
-        prompt_tables,
-        prompt_position,
-        prompt_first_row,
-        prompt_rows,
-        first_block,
-        scale,
-        is_fused=is_fused,
-    )
-
-
-def check_operands(q: Float[Array, "T H D"], k_pool: Float[Array, "LN K S D"]) -> None:
-    """Refuse what no kernel serves.
-
-    Raises:
-        ValueError: a dtype or a head_dim without a kernel.
-    """
     # A half-precision pool under float32 products spills hundreds of bytes in every tile tried.
-    if q.dtype != k_pool.dtype or q.dtype.name not in DTYPES:
-        raise ValueError(
-            f"attention backend triton takes queries and pools of one dtype, {', '.join(DTYPES)}; "
-            f"got {q.dtype.name} queries and a {k_pool.dtype.name} pool; "
-            "give both the same dtype, or choose backend xla"
-        )
-    if not 1 <= q.shape[2] <= 256:
-        raise ValueError(
-            f"attention backend triton takes head_dim 1 to 256, got {q.shape[2]}; "
-            "choose backend xla"
-        )
+    takes_two_dtypes: ClassVar[bool] = False
 
+    def architecture_here(self) -> str:
+        return gpu_architecture()
 
-def attend(
-    launch: Launch,
-    tiles: TritonTiles,
-    q: Float[Array, "T H D"],
-    k_pool: Float[Array, "LN K S D"],
-    v_pool: Float[Array, "LN K S D"],
-    decode_tables: Int[Array, "R B"],
-    decode_lengths: Int[Array, " R"],
-    prompt_tables: Int[Array, "I B"],
-    prompt_position: Int[Array, " I"],
-    prompt_first_row: Int[Array, " I"],
-    prompt_rows: Int[Array, " I"],
-    first_block: int | Int[Array, ""],
-    scale: float,
-    *,
-    is_fused: bool,
-) -> Float[Array, "T H D"]:
-    """All launches of one call, whatever it is that launches.
+    def tiles_for(self, architecture: str, dtype: str, head_dim: int) -> TritonTiles:
+        return tiles_for(architecture, dtype, head_dim)
 
-    Args:
-        launch: runs a kernel, see `jax_triton_adapter.launch`.
-        tiles: configuration of the kernels.
-        is_fused: one launch for decode and prompt rows instead of one each.
-    """
-    from . import kernels as kernels
+    def attend(self, problem: Problem[TritonTiles], operands: Operands) -> Float[Array, "T H D"]:
+        run = self._launch_one if self.is_fused else self._launch_each
+        out, *partials = run(problem, operands)
+        return self._finish(problem, operands, out, partials)
 
-    num_rows, num_heads, head_dim = q.shape
-    num_decode, num_items = decode_lengths.shape[0], prompt_rows.shape[0]
-    num_kv_heads = k_pool.shape[1]
-    group = num_heads // num_kv_heads
-    base = jnp.reshape(jnp.asarray(first_block, jnp.int32), (1,))
-    constants = attention_constants(q, k_pool, prompt_tables.shape[1], scale)
-    splits = {"NUM_SPLITS": tiles.num_splits, "MIN_SPLIT_KEYS": tiles.min_split_keys}
-    out_shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
-    statistic = jax.ShapeDtypeStruct((num_decode, tiles.num_splits, num_heads), jnp.float32)
-    weighted = jax.ShapeDtypeStruct((*statistic.shape, head_dim), jnp.float32)
-    query_tile = (tiles.fused if is_fused else tiles.prompt).queries
-    # A tile for the whole of a large group would read its keys once, but in float32 it spills.
-    num_decode_tiles = num_decode * -(-group // tiles.decode.queries)
-    work_item, work_first = list_work(
-        (prompt_rows * group + (query_tile - 1)) // query_tile,
-        num_items + -(-num_rows * group // query_tile),
-    )
-    prompt_inputs = (prompt_tables, prompt_position, prompt_first_row, prompt_rows)
+    def _launch_one(self, problem: Problem[TritonTiles], operands: Operands) -> tuple[Array, ...]:
+        """Output of prompt rows, and the splits of decode rows: maximum, total and weighted."""
+        from . import kernels as kernels
 
-    if is_fused:
-        key_tile = tiles.fused.keys
-        num_work_tiles = work_item.shape[0]
-        out, *parts = launch(
+        q, k_pool, v_pool, metadata, first_block = operands
+        tiles = problem.tiles
+        work = _list_work(problem, operands, tiles.fused.queries)
+        num_work_tiles = work[0].shape[0]
+        return self.launch(
             kernels.fused_kernel,
             inputs=(
-                *(q, k_pool, v_pool, work_item, work_first, *prompt_inputs),
-                *(decode_tables, decode_lengths, base),
+                *(q, k_pool, v_pool, *work, *_prompt_inputs(operands)),
+                *(metadata.decode_tables, metadata.decode_lengths, first_block),
             ),
-            outputs=(out_shape, statistic, statistic, weighted),
-            grid=(num_work_tiles + num_decode_tiles * tiles.num_splits, num_kv_heads),
+            outputs=(jax.ShapeDtypeStruct(q.shape, q.dtype), *_partial_shapes(problem)),
+            grid=(
+                num_work_tiles + _num_decode_tiles(problem) * tiles.num_splits,
+                problem.num_kv_heads,
+            ),
             constants={
-                **constants,
-                **splits,
+                **_attention_constants(problem),
+                **_split_constants(problem),
                 "NUM_WORK_TILES": num_work_tiles,
-                "QUERY_TILE": query_tile,
+                "QUERY_TILE": tiles.fused.queries,
                 "DECODE_QUERY_TILE": tiles.decode.queries,
-                "KEY_TILE": key_tile,
+                "KEY_TILE": tiles.fused.keys,
             },
             num_warps=tiles.fused.num_warps,
             num_stages=tiles.fused.num_stages,
+            architecture=problem.architecture,
         )
-    else:
-        key_tile = tiles.decode.keys
-        parts = list(
-            launch(
-                kernels.decode_kernel,
-                inputs=(q, k_pool, v_pool, decode_tables, decode_lengths, base),
-                outputs=(statistic, statistic, weighted),
-                grid=(num_decode_tiles, num_kv_heads, tiles.num_splits),
-                constants={
-                    **constants,
-                    **splits,
-                    "QUERY_TILE": tiles.decode.queries,
-                    "KEY_TILE": key_tile,
-                },
-                num_warps=tiles.decode.num_warps,
-                num_stages=tiles.decode.num_stages,
-            )
+
+    def _launch_each(self, problem: Problem[TritonTiles], operands: Operands) -> tuple[Array, ...]:
+        """The same by two kernels."""
+        from . import kernels as kernels
+
+        q, k_pool, v_pool, metadata, first_block = operands
+        tiles = problem.tiles
+        partials = self.launch(
+            kernels.decode_kernel,
+            inputs=(
+                *(q, k_pool, v_pool),
+                *(metadata.decode_tables, metadata.decode_lengths, first_block),
+            ),
+            outputs=_partial_shapes(problem),
+            grid=(_num_decode_tiles(problem), problem.num_kv_heads, tiles.num_splits),
+            constants={
+                **_attention_constants(problem),
+                **_split_constants(problem),
+                "QUERY_TILE": tiles.decode.queries,
+                "KEY_TILE": tiles.decode.keys,
+            },
+            num_warps=tiles.decode.num_warps,
+            num_stages=tiles.decode.num_stages,
+            architecture=problem.architecture,
         )
-        (out,) = launch(
+        work = _list_work(problem, operands, tiles.prompt.queries)
+        (out,) = self.launch(
             kernels.prompt_kernel,
-            inputs=(q, k_pool, v_pool, work_item, work_first, *prompt_inputs, base),
-            outputs=(out_shape,),
-            grid=(work_item.shape[0], num_kv_heads),
-            constants={**constants, "QUERY_TILE": query_tile, "KEY_TILE": tiles.prompt.keys},
+            inputs=(q, k_pool, v_pool, *work, *_prompt_inputs(operands), first_block),
+            outputs=(jax.ShapeDtypeStruct(q.shape, q.dtype),),
+            grid=(work[0].shape[0], problem.num_kv_heads),
+            constants={
+                **_attention_constants(problem),
+                "QUERY_TILE": tiles.prompt.queries,
+                "KEY_TILE": tiles.prompt.keys,
+            },
             num_warps=tiles.prompt.num_warps,
             num_stages=tiles.prompt.num_stages,
+            architecture=problem.architecture,
         )
-    (out,) = launch(
-        kernels.finish_kernel,
-        inputs=(*parts, decode_lengths, prompt_first_row, prompt_rows),
-        in_place=(out,),
-        grid=(num_rows, -(-num_heads // FINISH_HEAD_TILE)),
-        constants={
-            **splits,
-            "KEY_TILE": key_tile,
-            "NUM_DECODE": num_decode,
-            "NUM_ITEMS": num_items,
-            "PADDED_ITEMS": next_power_of_two(num_items),
-            "NUM_HEADS": num_heads,
-            "HEAD_TILE": FINISH_HEAD_TILE,
-            "HEAD_DIM": head_dim,
-            "PADDED_DIM": padded_dim(head_dim),
-        },
-        num_warps=4,
-        num_stages=1,
+        return (out, *partials)
+
+    def _finish(
+        self,
+        problem: Problem[TritonTiles],
+        operands: Operands,
+        out: Float[Array, "T H D"],
+        partials: list[Array],
+    ) -> Float[Array, "T H D"]:
+        """Decode rows from their splits and zeros in rows of nobody, in place."""
+        from . import kernels as kernels
+
+        metadata, tiles = operands.metadata, problem.tiles
+        (out,) = self.launch(
+            kernels.finish_kernel,
+            inputs=(
+                *(*partials, metadata.decode_lengths),
+                *(metadata.prompt_first_row, metadata.prompt_rows),
+            ),
+            in_place=(out,),
+            grid=(problem.num_rows, -(-problem.num_heads // FINISH_HEAD_TILE)),
+            constants={
+                **_split_constants(problem),
+                "KEY_TILE": (tiles.fused if self.is_fused else tiles.decode).keys,
+                "NUM_DECODE": problem.num_decode,
+                "NUM_ITEMS": problem.num_items,
+                "PADDED_ITEMS": next_power_of_two(problem.num_items),
+                "NUM_HEADS": problem.num_heads,
+                "HEAD_TILE": FINISH_HEAD_TILE,
+                "HEAD_DIM": problem.head_dim,
+                "PADDED_DIM": problem.padded_dim,
+            },
+            num_warps=4,
+            num_stages=1,
+            architecture=problem.architecture,
+        )
+        return out
+
+
+def _list_work(
+    problem: Problem[TritonTiles], operands: Operands, query_tile: int
+) -> tuple[Array, Array]:
+    """The item of each work tile, and its item's first one."""
+    return list_prompt_tiles(
+        operands.metadata.prompt_rows,
+        problem.num_rows,
+        queries_per_row=problem.group_size,
+        tile_size=query_tile,
     )
-    return out
 
 
-def attention_constants(
-    q: Float[Array, "T H D"], k_pool: Float[Array, "LN K S D"], table_width: int, scale: float
-) -> dict[str, Any]:
+def _prompt_inputs(operands: Operands) -> tuple[Array, ...]:
+    metadata = operands.metadata
+    return (
+        metadata.prompt_tables,
+        metadata.prompt_position,
+        metadata.prompt_first_row,
+        metadata.prompt_rows,
+    )
+
+
+def _num_decode_tiles(problem: Problem[TritonTiles]) -> int:
+    # A tile for the whole of a large group would read its keys once, but in float32 it spills.
+    return problem.num_decode * -(-problem.group_size // problem.tiles.decode.queries)
+
+
+def _partial_shapes(problem: Problem[TritonTiles]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Of the splits' maximum, total and weighted values."""
+    shape = (problem.num_decode, problem.tiles.num_splits, problem.num_heads)
+    statistic = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return statistic, statistic, jax.ShapeDtypeStruct((*shape, problem.head_dim), jnp.float32)
+
+
+def _attention_constants(problem: Problem[TritonTiles]) -> dict[str, Any]:
     """Constants that the attention kernels have in common."""
-    _, num_heads, head_dim = q.shape
     return {
-        "SCALE_LOG2": float(scale) * math.log2(math.e),
-        "TABLE_WIDTH": table_width,
-        "GROUP": num_heads // k_pool.shape[1],
-        "NUM_KV_HEADS": k_pool.shape[1],
-        "BLOCK_SIZE": k_pool.shape[2],
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": padded_dim(head_dim),
+        "SCALE_LOG2": float(problem.scale) * math.log2(math.e),
+        "TABLE_WIDTH": problem.table_width,
+        "GROUP": problem.group_size,
+        "NUM_KV_HEADS": problem.num_kv_heads,
+        "BLOCK_SIZE": problem.block_size,
+        "HEAD_DIM": problem.head_dim,
+        "PADDED_DIM": problem.padded_dim,
     }
+
+
+def _split_constants(problem: Problem[TritonTiles]) -> dict[str, Any]:
+    tiles = problem.tiles
+    return {"NUM_SPLITS": tiles.num_splits, "MIN_SPLIT_KEYS": tiles.min_split_keys}

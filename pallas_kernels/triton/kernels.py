@@ -1,4 +1,4 @@
-"""The Triton kernels of backend "triton"; `triton_attention` and `triton_write` launch them.
+"""The Triton kernels of backend "triton"; `attention` launches them.
 
 Importing this file imports Triton, so only functions that are about to launch do it. Whether
 Triton compiles or interprets (TRITON_INTERPRET=1) is settled here, when kernels are decorated.
@@ -455,38 +455,3 @@ def finish_kernel(
         attended = weighted / tl.where(total > 0, total, 1.0)[:, None]
         place = (row * NUM_HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
         tl.store(out + place, attended.to(out.dtype.element_ty), mask=is_place)
-
-
-@triton.jit
-def write_kernel(
-    k,
-    v,
-    block_ids,
-    offsets,
-    first_block,
-    k_pool,
-    v_pool,
-    k_pool_again,
-    v_pool_again,
-    NO_BLOCK: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED_HEADS: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
-):
-    """Key and value of row t to their place in the pools, in place. Grid (T,)."""
-    row = tl.program_id(0)
-    block = tl.load(block_ids + row)
-    if block != NO_BLOCK:
-        head = tl.arange(0, PADDED_HEADS)[:, None]
-        dim = tl.arange(0, PADDED_DIM)[None, :]
-        is_used = (head < NUM_KV_HEADS) & (dim < HEAD_DIM)
-        source = (row * NUM_KV_HEADS + head) * HEAD_DIM + dim
-        block_id = tl.load(first_block).to(tl.int64) + block
-        slot = block_id * (NUM_KV_HEADS * BLOCK_SIZE) + tl.load(offsets + row)
-        target = slot * HEAD_DIM + head * (BLOCK_SIZE * HEAD_DIM) + dim
-        keys = tl.load(k + source, mask=is_used).to(k_pool.dtype.element_ty)
-        tl.store(k_pool + target, keys, mask=is_used)
-        values = tl.load(v + source, mask=is_used).to(v_pool.dtype.element_ty)
-        tl.store(v_pool + target, values, mask=is_used)

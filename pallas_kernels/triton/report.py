@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..tiles import ARCHITECTURES, SPILL_LIMIT
-from .attention import DTYPES, attend
-from .jax_triton_adapter import PTX_VERSION
-from .tiles import tiles_for
-from .write import launch_write
+from ..architectures import ARCHITECTURES, SPILL_LIMIT
+from ..attention_metadata import AttentionMetadata
+from ..kernel_backend import DTYPES
+from .attention import TritonBackend
+from .launch import PTX_VERSION
 
 # Bytes of shared memory that one block may use.
 SHARED_MEMORY_LIMIT: Mapping[str, int] = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
@@ -42,7 +42,7 @@ class RecordedLaunch:
     pointers: Sequence[str]
     """Triton types of the pointers, in order."""
     num_again: int
-    """Parameters behind them that are not used, see `jax_triton_adapter.launch`."""
+    """Parameters behind them that are not used, see `launch.launch`."""
     grid: tuple[int, ...]
     constants: Mapping[str, Any]
     num_warps: int
@@ -96,7 +96,7 @@ def recorded_launches(
     block_size: int = 16,
     num_blocks: int = 2**17,
 ) -> list[RecordedLaunch]:
-    """The launches of both forms of the backend and of the write, none of them twice.
+    """The launches of both forms of the backend, none of them twice.
 
     Args:
         architecture: "sm_80" or "sm_90".
@@ -115,6 +115,7 @@ def recorded_launches(
         constants: Mapping[str, Any],
         num_warps: int,
         num_stages: int,
+        architecture: str,
     ) -> tuple[Array, ...]:
         dtypes = [array.dtype for array in (*inputs, *in_place)] + [new.dtype for new in outputs]
         pointers = [POINTER_TYPES[jnp.dtype(dtype).name] for dtype in dtypes]
@@ -132,19 +133,17 @@ def recorded_launches(
             )
         return (*(jnp.zeros(x.shape, x.dtype) for x in outputs), *in_place)
 
-    tiles = tiles_for(architecture, dtype, head_dim)
     num_rows, num_sequences = 256, 16
-    integers = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     pool = jax.ShapeDtypeStruct((num_blocks, num_kv_heads, block_size, head_dim), dtype)
     rows = jax.ShapeDtypeStruct((num_rows, num_kv_heads * group, head_dim), dtype)
-    heads = jax.ShapeDtypeStruct((num_rows, num_kv_heads, head_dim), dtype)
-    tables, vector = integers((num_sequences, 256)), integers((num_sequences,))
-    metadata = (tables, vector, tables, vector, vector, vector, integers(()))
+    metadata = AttentionMetadata.abstract(
+        num_decode=num_sequences, num_items=num_sequences, table_width=256
+    )
+    first_block = jax.ShapeDtypeStruct((), jnp.int32)
     for is_fused in (False, True):
-        call = partial(attend, record, tiles, scale=head_dim**-0.5, is_fused=is_fused)
-        jax.eval_shape(call, rows, pool, pool, *metadata)
-    ids = integers((num_rows,))
-    jax.eval_shape(partial(launch_write, record), pool, pool, heads, heads, ids, ids, integers(()))
+        backend = TritonBackend(name="triton", is_fused=is_fused, launch=record)
+        attend = partial(backend, scale=head_dim**-0.5, architecture=architecture)
+        jax.eval_shape(attend, rows, pool, pool, metadata, first_block)
     return found
 
 

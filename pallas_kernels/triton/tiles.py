@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..tiles import ARCHITECTURES, check_architecture, padded_dim
+from ..architectures import ARCHITECTURES, check_architecture
+from ..rounding import padded_dim
 
 
 @dataclass(frozen=True, kw_only=True)

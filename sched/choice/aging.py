@@ -25,7 +25,7 @@ What is left to the policy is how often it takes launches of each kind, and whom
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..items import Batch, ItemKind, LaunchKind, ScheduledItem
+from ..items import Batch, ItemKind, ScheduledItem
 from ..policies import Policy
 from ..request import Request, Stage
 from ..view import Selection, View
@@ -64,15 +64,15 @@ class Aging:
 
     def count(self, batch: Batch) -> None:
         """Take note of a launch."""
-        if batch.launch is LaunchKind.CODA:
+        if batch.launch.draws_tokens:
             self._num_coda += 1
-        elif batch.launch is not LaunchKind.SCORE:
+        elif batch.launch.runs_layers:
             self._num_decode += self._could_take_decode(batch)
             self._num_prompt += self._could_take_prompt(batch)
 
     def may_pass_over(self, batch: Batch) -> bool:
         """Whether a launch might leave out an item that is overdue; then `put_first` looks."""
-        if batch.launch is LaunchKind.CODA:
+        if batch.launch.draws_tokens:
             return self._num_coda >= self._next_coda
         return (self._num_decode >= self._next_decode and self._could_take_decode(batch)) or (
             self._num_prompt >= self._next_prompt and self._could_take_prompt(batch)
@@ -86,7 +86,7 @@ class Aging:
             view: with everything that is ready, masked or not.
         """
         overdue: list[tuple[int, ScheduledItem]] = []
-        if batch.launch is LaunchKind.CODA:
+        if batch.launch.draws_tokens:
             self._next_coda = self._look(view.coda_items, self._num_coda, overdue)
         else:
             if self._could_take_decode(batch):
@@ -99,7 +99,7 @@ class Aging:
             return None
         taken = set(map(id, first))
         items = first + [item for item in batch.items if id(item) not in taken]
-        if batch.launch is LaunchKind.CODA:
+        if batch.launch.draws_tokens:
             return Selection(tuple(items))
         if self._policy.is_mixing:
             items.sort(key=_is_prompt)  # stable: among decode items the overdue ones stay first

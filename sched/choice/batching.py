@@ -4,7 +4,8 @@ A wrong selection is refused before anything is allocated, with the policy's nam
 """
 
 from ..errors import InterfaceError
-from ..items import Batch, ItemKind, LaunchKind
+from ..items import Batch, ItemKind
+from ..launches import coda_batch, pass_batch
 from ..policies import Policy
 from ..view import Selection, View
 
@@ -24,15 +25,15 @@ def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
     is_coda = taken <= offered_codas
     if len(taken) < len(items) or not (is_coda or taken <= offered_passes):
         raise _fault(policy_name, "distinct items of the view, coda rows by themselves")
-    launch = LaunchKind.CODA if is_coda else LaunchKind.RECURRENT
-    if selection.num_passes > 1:
-        launch = LaunchKind.PREFILL
-    batch = Batch(launch, items, selection.num_passes)
+    if is_coda and selection.num_passes == 1:
+        batch = coda_batch(items)
+    else:
+        batch = pass_batch(items, selection.num_passes)
     if batch.num_rows > view.max_num_batched_tokens:
         raise _fault(
             policy_name, f"at most {view.max_num_batched_tokens} rows", f"{batch.num_rows}"
         )
-    if launch is LaunchKind.RECURRENT and batch.num_decode > view.max_decode_rows:
+    if batch.launch.carries_decode and batch.num_decode > view.max_decode_rows:
         raise _fault(
             policy_name, f"at most {view.max_decode_rows} decode rows", f"{batch.num_decode}"
         )

@@ -155,7 +155,7 @@ class Offer:
         return View(
             now=now,
             num_planes=config.num_planes,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.budget,
             max_num_seqs=config.max_num_seqs,
             max_decode_rows=config.decode_row_limit,
             min_coda_batch_size=config.min_coda_batch_size,

@@ -26,15 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..items import LaunchKind
+from ..launches import LaunchKind, launch_kind
 from .work import LaunchWork
 
 SCHEMA_VERSION = 1
 """Of the JSON form."""
 TABLES = "cost_tables"
 """Folder of the tables that are shipped, beside this file."""
-STAND_INS = {LaunchKind.PREFILL: LaunchKind.RECURRENT, LaunchKind.SCORE: LaunchKind.CODA}
-"""Whose overhead a kind has that is not in a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class CostModel:
     overheads: Mapping[LaunchKind, Mapping[int, float]] = field(default_factory=dict)
     """Of a launch beyond its passes or its head, by kind and bucket. Between two buckets that are
     named it is interpolated, outside them it is that of the nearest one. A kind without any has
-    the overhead of its stand-in (PREFILL of RECURRENT, SCORE of CODA), else none."""
+    the overhead of its stand-in, else none."""
     host_launch_seconds: float = 0.0
     """Of the host before a call: to apply the launch before, to schedule and to pack."""
     host_item_seconds: float = 0.0
@@ -118,7 +116,7 @@ class CostModel:
         """Return the overhead of a kind at a bucket, whether the table names it or not."""
         key = kind, bucket
         if key not in self._known:
-            named = self.overheads.get(kind) or self.overheads.get(STAND_INS.get(kind, kind), {})
+            named = self.overheads.get(kind) or self.overheads.get(kind.stand_in, {})
             self._known[key] = _interpolate(named, bucket)
         return self._known[key]
 
@@ -141,7 +139,7 @@ class CostModel:
             raise ConfigError(f"cost table: {' and '.join(told)}")
         try:
             given["overheads"] = {
-                LaunchKind[kind.upper()]: {int(bucket): value for bucket, value in buckets.items()}
+                launch_kind(kind): {int(bucket): value for bucket, value in buckets.items()}
                 for kind, buckets in given.get("overheads", {}).items()
             }
         except (KeyError, ValueError, AttributeError) as error:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..items import ItemKind, LaunchKind, ScheduledItem
+from ..items import ItemKind, ScheduledItem
+from ..launches import LaunchKind
 
 
 @dataclass(frozen=True, slots=True)

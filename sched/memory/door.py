@@ -55,16 +55,18 @@ def _check_vocabulary(name: str, request: Request, config: SchedulerConfig) -> N
 
 def _check_length(name: str, request: Request, config: SchedulerConfig) -> None:
     num_prompt_tokens = request.num_prompt_tokens
+    room = config.room_after(num_prompt_tokens)
+    advice = f"lower max_tokens to {room}, " if room else ""
     if num_prompt_tokens + request.max_tokens > config.max_model_len:
         raise RequestError(
             f"{name}: prompt + max_tokens must be <= max_model_len: {num_prompt_tokens} + "
             f"{request.max_tokens} > {config.max_model_len}; shorten the prompt, "
-            f"{'lower max_tokens ' if request.max_tokens else ''}or raise --max-model-len"
+            f"{advice}or raise --max-model-len"
         )
     num_needed = config.blocks_for(request.capacity)
     if num_needed > config.num_blocks:
         raise RequestError(
             f"{name}: expected to need at most {config.num_blocks} KV blocks, the whole pool, got "
             f"{num_needed} for {request.capacity} positions in {config.num_planes} planes; "
-            "lower max_tokens or raise --num-blocks"
+            f"shorten the prompt, {advice}or raise --num-blocks"
         )

@@ -32,7 +32,8 @@ from functools import partial
 from ..buckets import bucket_for, coda_ladder, recurrent_ladder
 from ..costing.work import LaunchCosts, LaunchWork
 from ..errors import ConfigError
-from ..items import ItemKind, LaunchKind, ScheduledItem
+from ..items import ItemKind, ScheduledItem
+from ..launches import LaunchKind
 from ..request import Request, Stage
 from ..view import Selection, View
 from .mixing import Items, choose_mixing, mix

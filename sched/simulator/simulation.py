@@ -9,16 +9,16 @@ that its tokens run, and the tokens where they matter. Nothing is random here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..buckets import bucket_for
 from ..config import SchedulerConfig
 from ..costing.work import LaunchCosts, LaunchWork
 from ..exits import ExitMode
-from ..items import Batch, LaunchKind, ScheduledItem
+from ..items import Batch, ScheduledItem
 from ..ladders import ladders_for
+from ..launches import calls_of
 from ..policies import Policy
 from ..request import Request
 from ..results import CodaResult, LaunchResult, RecurrentResult, ScoreResult, StepUpdate
@@ -63,15 +63,7 @@ class SimulatedExecutor:
 
     def execute(self, batch: Batch) -> LaunchResult:
         """Return signals that make each token leave at its depth, or tokens, or scores."""
-        num_items = len(batch.items)
-        if batch.launch is LaunchKind.CODA:
-            token_ids = [_token_id(item) for item in batch.items]
-            return CodaResult(token_ids, [0.0] * num_items, [True] * num_items)
-        if batch.launch is LaunchKind.SCORE:
-            return ScoreResult([0.0] * batch.num_rows, [ANY_TOKEN_ID] * batch.num_rows, True)
-        if not batch.is_read:
-            return RecurrentResult(None)
-        return RecurrentResult([_signal(item) for item in batch.items[: batch.num_decode]])
+        return _RESULTS[batch.launch.result_type](batch)
 
 
 class SimulationCosts(LaunchCosts, Protocol):
@@ -229,16 +221,38 @@ class Simulation:
         return arrivals
 
     def _work(self, batch: Batch) -> LaunchWork:
-        # A deterministic engine runs several passes as calls of the single one.
-        is_split = batch.launch not in self.ladders
-        kind = LaunchKind.RECURRENT if is_split else batch.launch
+        calls = calls_of(batch, self.ladders)
         return LaunchWork.of(
             batch.items,
-            kind=kind,
+            kind=calls.kind,
             num_passes=batch.num_passes,
-            bucket=bucket_for(self.ladders[kind], batch.num_rows),
-            num_calls=batch.num_passes if is_split else 1,
+            bucket=calls.bucket,
+            num_calls=calls.num_calls,
         )
+
+
+def _signals_of(batch: Batch) -> RecurrentResult:
+    if not batch.is_read:
+        return RecurrentResult(None)
+    return RecurrentResult([_signal(item) for item in batch.items[: batch.num_decode]])
+
+
+def _tokens_of(batch: Batch) -> CodaResult:
+    num_items = len(batch.items)
+    token_ids = [_token_id(item) for item in batch.items]
+    return CodaResult(token_ids, [0.0] * num_items, [True] * num_items)
+
+
+def _scores_of(batch: Batch) -> ScoreResult:
+    return ScoreResult([0.0] * batch.num_rows, [ANY_TOKEN_ID] * batch.num_rows, True)
+
+
+_RESULTS: dict[type[LaunchResult], Callable[[Batch], LaunchResult]] = {
+    RecurrentResult: _signals_of,
+    CodaResult: _tokens_of,
+    ScoreResult: _scores_of,
+}
+"""How each type of result is made up."""
 
 
 def _output(request: Request) -> SimulatedOutput:

@@ -81,7 +81,6 @@ def test_a_decode_step_is_compiled_with_its_state_in_place(plan, target, layers)
 # above, nothing is its own.
 KERNELS = {
     "pallas": {"_decode_kernel", "_prompt_kernel"},
-    "pallas_fused": {"_fused_kernel"},
     "triton": {"decode_kernel", "prompt_kernel", "finish_kernel"},
     "triton_fused": {"fused_kernel", "finish_kernel"},
 }
@@ -160,7 +159,7 @@ def test_a_plan_is_that_of_an_engine_on_that_gpu(target):
         (LaunchKind.PREFILL, 256),
     ]
     steps = steps_to_compile(plan, list(BACKENDS), ["unrolled", "scanned"], None)
-    assert len(steps) == len(set(steps)) == 5 * (1 + 4) + 3 + 2
+    assert len(steps) == len(set(steps)) == 4 * (1 + 4) + 3 + 2
     assert {(backend, form) for backend, form, _ in steps} == set(product(BACKENDS, LAYER_FORMS))
     assert {rung for _, _, rung in steps} == set(default_rungs(plan))
     for form in LAYER_FORMS:  # alone, each is compiled whole

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import resource
 
 import httpx
 import pytest
@@ -10,7 +9,6 @@ from fake_completions import FakeCompletions, chunk, steady
 from load_runs import load_run
 from virtual_loop import run_virtually
 
-from looped.bench.file_limit import raise_file_limit
 from looped.bench.serve.load_client import LoadClient
 from looped.bench.serve.load_summary import Judgement, summarise_run
 from looped.bench.serve.served_request import Failure, Objective
@@ -217,17 +215,6 @@ def test_a_client_without_sockets_does_not_blame_the_server():
     summary = summarise_run(load_run(dead, out_of_sockets), judgement)
     assert summary.violations[0].rule == "client_has_sockets"
     assert summary.is_limited_by_client
-
-
-def test_files_may_be_as_many_as_they_may_be():
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        raise_file_limit()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-        raise_file_limit()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are():

@@ -252,7 +252,7 @@ def test_an_invalid_run_is_left_out():
         ({"policy": "wavefront", "policy_options": (("window", "no"),)}, "a whole number"),
         ({"policy_options": (("window", "2"),)}, "policy mixed takes no options"),
         ({"chunk_size": 16}, "try --budget 17"),
-        ({"concurrency": 17}, "try --budget 17"),
+        ({"concurrency": 17}, r"4 \+ 17 - 1 > 16; try --budget 20"),
     ],
 )
 def test_contradictions_are_refused(changes, message):

@@ -41,7 +41,21 @@ def test_what_is_left_out_follows_from_the_rest():
     last = workload.injection_point(workload.num_prompts - 1)
     assert workload.output_tokens * 8 > last + 2 * 4 * 8
     assert derive(budget=128).chunk_size == 119
+    many = derive(budget=None, num_decoders=200, decoder_prompt_tokens=2)
+    assert (many.budget, many.max_num_seqs, many.chunk_size) == (512, 202, 128)
+    assert derive(budget=None) == derive(budget=256)
     assert derive(bystander_tokens=16).max_num_seqs == 12
+
+
+def test_a_chunk_that_comes_out_small_is_warned_of(caplog):
+    with caplog.at_level("WARNING", logger="looped"):
+        derive(budget=137)
+        derive(budget=20, prompt_tokens=8, decoder_prompt_tokens=2)
+        derive(budget=20, chunk_size=2, decoder_prompt_tokens=2)
+        assert caplog.text == ""
+        derive(budget=136)
+    assert "the chunk is 127, all that budget 136 has room for beside 10 requests" in caplog.text
+    assert "try --budget 137" in caplog.text
 
 
 def test_all_requests_fit_the_pool_at_once():

@@ -257,6 +257,19 @@ def test_engine_options_that_cannot_work_are_one_line(tiny_folder, arguments, me
     assert done.stdout == ""
 
 
+@pytest.mark.long
+def test_many_slots_leave_a_long_prompt_its_chunks(tiny_folder):
+    ids = ",".join(str(1 + index % 500) for index in range(800))
+    options = ("--max-num-seqs", 256, "--max-tokens", 1, "--max-model-len", 1024)
+    done = looped(
+        "generate", "--model", tiny_folder, "--prompt-ids", ids, *options, "--num-blocks", 256
+    )
+    (launches,) = re.findall("launches: ([^;]*);", done.stderr)
+    counts = {kind: int(count) for count, kind in map(str.split, launches.split(", "))}
+    assert counts.pop("coda") == 1
+    assert sum(counts.values()) <= 8
+
+
 def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
     options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4)
     on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")

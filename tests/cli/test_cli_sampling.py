@@ -68,6 +68,32 @@ def test_streamed_text_ends_before_a_stop_string_and_shows_no_part_of_one(tiny_f
     assert printed == "".join(text + "\n" for text in texts)
 
 
+@pytest.mark.long
+def test_lines_may_ask_for_equal_samples_for_names_and_for_what_has_room(tiny_folder, tmp_path):
+    requests = tmp_path / "requests.jsonl"
+    lines = [
+        {"prompt_token_ids": [5, 6, 7], "max_tokens": 4},
+        {"prompt_token_ids": [5, 6, 7], "max_tokens": 4, "n": 3},
+        {"prompt_token_ids": [5, 6, 7], "logit_bias": {"1": 100}},
+        {"prompt_token_ids": [5] * 28},
+    ]
+    requests.write_text("\n".join(map(json.dumps, lines)))
+    sizes = ("--max-model-len", 32, "--max-num-seqs", 4, "--max-num-batched-tokens", 32)
+    common = ("generate", "--model", tiny_folder, "--ignore-eos", "--stop", "<|im_start|>", *sizes)
+    done = looped(*common, "--requests", requests, "--json")
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [len(result["token_ids"]) for result in results] == [4, 4, 4, 4, 1, 4]
+    assert [result["sample_index"] for result in results] == [0, 0, 1, 2, 0, 0]
+    assert {tuple(result["token_ids"]) for result in results[:4]} == {
+        tuple(results[0]["token_ids"])
+    }
+    assert (results[4]["text"], results[4]["stop_reason"]) == ("", "<|im_start|>")
+    assert "; 13 tokens" in done.stderr
+    refused = looped(*common, "--prompt-ids", "5,6,7", "--max-tokens", 30, check=False)
+    assert refused.returncode == 2
+    assert "3 + 30 > 32; shorten the prompt, lower max_tokens to 29, or" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

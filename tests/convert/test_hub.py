@@ -56,6 +56,11 @@ def test_a_folder_wins_over_a_hub_id_of_the_same_spelling(
     assert downloads == []
 
 
+def test_a_home_folder_that_is_not_there_is_one_line() -> None:
+    name = "~nobody-of-that-name/model"
+    assert refuse(name).startswith(f"{name} begins with a home folder that is not there")
+
+
 def test_the_home_folder_can_be_abbreviated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

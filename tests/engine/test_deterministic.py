@@ -16,10 +16,9 @@ from engines import (
 )
 
 from looped.measure.divergence import first_divergence
-from looped.programs.executables import all_rungs, ladders_for
 from looped.reference import generate
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, LaunchKind
+from looped.sched import ExitMode, ExitOptions, LaunchKind, all_rungs, ladders_for
 
 POLICIES = ("mixed", "separate", "atomic")
 # Prompts share a beginning, so that the prefix cache has something to give.

@@ -418,9 +418,9 @@ def test_an_attention_backend_that_cannot_serve_the_model_is_refused_at_the_star
 
 
 def test_an_interpreted_attention_backend_is_logged_once_by_name(tiny_folder, caplog):
-    LLMEngine(loaded_model(tiny_folder), replace(SMALL, attention_backend="pallas_fused"))
+    LLMEngine(loaded_model(tiny_folder), replace(SMALL, attention_backend="pallas"))
     (record,) = [record for record in caplog.records if "interpreter" in record.message]
-    assert "pallas_fused runs in the Pallas interpreter" in record.message
+    assert "pallas runs in the Pallas interpreter" in record.message
 
 
 def test_a_form_of_the_layers_that_is_none_is_refused_by_name():

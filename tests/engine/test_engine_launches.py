@@ -20,10 +20,18 @@ from engines import (
 )
 
 import looped
-from looped.programs.executables import Executables, all_rungs, ladders_for
-from looped.programs.layouts import recurrent_layout
+from looped.programs.executables import Executables
+from looped.programs.recurrent import recurrent_layout
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, ItemKind, LaunchKind, SchedulerConfig
+from looped.sched import (
+    ExitMode,
+    ExitOptions,
+    ItemKind,
+    LaunchKind,
+    SchedulerConfig,
+    all_rungs,
+    ladders_for,
+)
 from looped.sched.choice import offer
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -340,15 +348,18 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
 
 def test_only_the_reader_reads_from_the_device():
     folder = Path(looped.__file__).parent
-    for name in (
-        *("steps", "coda", "head_output", "logit_edits", "slot_edits", "sampler", "state"),
-        *("runner", "executables", "engine", "tables"),
-    ):
-        tree = ast.parse((folder / f"{name}.py").read_text())
+    rooms = [
+        path for room in ("engine", "programs", "device") for path in (folder / room).iterdir()
+    ]
+    modules = {path.stem: path for path in rooms if path.suffix == ".py"}
+    for name in modules.keys() - {"__init__", "reader"}:
+        tree = ast.parse(modules[name].read_text())
         called = {
             node.func.attr
             for node in ast.walk(tree)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            # What it makes lies on the device already.
+            if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "jnp")
         }
         assert not called & {"asarray", "item", "device_get", "block_until_ready"}, name
 

@@ -18,7 +18,7 @@ from looped.engine.options import EngineConfig
 from looped.engine.planning import plan_absent_gpu, plan_shape
 from looped.errors import LoopedError, UsageError
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.sampling_params import SamplingParams
 
 GIB = 2**30
@@ -171,10 +171,11 @@ def test_the_kv_type_is_an_option(tiny_folder, kv_cache_dtype):
         engine.step()
 
 
-def test_a_chunk_that_was_left_out_is_derived_and_logged(tiny_folder, caplog):
+def test_a_small_chunk_that_was_left_out_is_derived_and_warned_of(tiny_folder, caplog):
     config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=64)
-    with caplog.at_level("INFO", logger="looped"):
+    with caplog.at_level("WARNING", logger="looped"):
         engine = LLMEngine(loaded_model(tiny_folder), config)
     assert engine.scheduler_config.chunk_size == 32 - 4 + 1
-    assert "prefill_chunk_size 29, derived" in caplog.text
+    assert "prefill_chunk_size is 29, all that max_num_batched_tokens 32 has room" in caplog.text
+    assert "try --max-num-batched-tokens 131, or leave it out" in caplog.text
     assert engine.runner.executables.shape.max_model_len == 4096

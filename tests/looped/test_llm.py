@@ -2,16 +2,18 @@
 
 import gc
 import logging
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
+from engines import check_idle, make_llm
 
 from looped import LLM, SamplingParams, UsageError
 from looped.engine.observer import LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.llm import GenerationRequest
-from looped.programs.executables import all_rungs, ladders_for
-from looped.sched import ExitOptions, FinishReason, LaunchKind
+from looped.sched import ExitOptions, FinishReason, LaunchKind, all_rungs, ladders_for
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 
@@ -90,6 +92,76 @@ def test_the_models_end_of_sequence_stops_unless_ignored(tiny_folder, square_gol
     )
     assert list(stopped.token_ids) == run["token_ids"][:3]
     assert list(ignoring.token_ids) == run["token_ids"][:9]
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "options", "num_tokens"),
+    [
+        (3, {}, 64),
+        (3, {"max_tokens": 93}, 93),
+        (32, {}, 64),
+        (33, {}, 63),
+        (90, {}, 6),
+        (90, {"max_tokens": 6}, 6),
+        (95, {}, 1),
+        (95, {"max_tokens": 1, "min_tokens": 1}, 1),
+        (3, {"max_tokens": 94}, "3 + 94 > 96; shorten the prompt, lower max_tokens to 93, or"),
+        (90, {"max_tokens": 64}, "90 + 64 > 96; shorten the prompt, lower max_tokens to 6, or"),
+        (96, {}, "96 + 1 > 96; shorten the prompt, or raise --max-model-len"),
+        (90, {"min_tokens": 7}, "min_tokens must be in 0 to max_tokens, 6; got 7"),
+        (3, {"min_tokens": 65}, "min_tokens must be in 0 to max_tokens, 64; got 65"),
+    ],
+)
+def test_max_tokens_left_out_is_what_has_room_and_given_is_kept_to(
+    llm, num_prompt_tokens, options, num_tokens
+):
+    params = SamplingParams(ignore_eos=True, **options)
+    limited = llm.engine.limited
+    if isinstance(num_tokens, str):
+        with pytest.raises(UsageError, match=re.escape(num_tokens)):
+            llm.engine.check_request("a", [5] * num_prompt_tokens, params)
+        return
+    assert limited(params, num_prompt_tokens).max_tokens == num_tokens
+    llm.engine.check_request("a", [5] * num_prompt_tokens, params)
+    if num_tokens < 10:
+        (done,) = llm.generate([[5] * num_prompt_tokens], params, show_progress=False)
+        assert len(done.token_ids) == num_tokens
+
+
+def test_a_small_pool_leaves_less_room(tiny_folder):
+    small = make_llm(tiny_folder, num_blocks=4 * 3)  # of 16 positions, in 4 planes
+    for num_prompt_tokens, num_tokens in ((3, 46), (48, 1)):
+        assert small.engine.limited(SamplingParams(), num_prompt_tokens).max_tokens == num_tokens
+        small.engine.check_request("a", [5] * num_prompt_tokens, SamplingParams())
+    with pytest.raises(UsageError, match=r"at most 12 KV blocks.*lower max_tokens to 46, or"):
+        small.engine.check_request("a", [5] * 3, SamplingParams(max_tokens=47))
+
+
+@pytest.mark.parametrize("exit_options", [{}, {"mode": "random_lookahead", "threshold": 0.5}])
+def test_equal_samples_are_computed_once(llm, exit_options):
+    rules = ExitOptions(**exit_options)
+    greedy = SamplingParams(max_tokens=5, logprobs=2, prompt_logprobs=0, exit=rules)
+    before = llm.engine.stats()
+    (alone,) = llm.generate([[5, 6, 7]], greedy, show_progress=False)
+    between = llm.engine.stats()
+    samples = llm.generate([[5, 6, 7]], replace(greedy, n=4, seed=alone.seed), show_progress=False)
+    after = llm.engine.stats()
+    assert [done.sample_index for done in samples] == [0, 1, 2, 3]
+    assert samples[0] == alone
+    for index, done in enumerate(samples[1:], start=1):
+        assert done == replace(alone, sample_index=index, prompt_scores=())
+    for name in ("num_prompt_rows", "num_decode_rows", "num_coda_rows", "num_output_tokens"):
+        once = getattr(between, name) - getattr(before, name)
+        assert getattr(after, name) - getattr(between, name) == once, name
+
+
+def test_leaving_equal_samples_early_leaves_nothing_behind(llm):
+    params = SamplingParams(max_tokens=20, n=3, ignore_eos=True)
+    running = llm.run([GenerationRequest(prompt_token_ids=(1, 2), params=params)])
+    while not next(running).tokens:
+        pass
+    running.close()
+    check_idle(llm.engine)
 
 
 def test_one_refused_prompt_means_that_none_has_run(llm):

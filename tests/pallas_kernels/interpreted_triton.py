@@ -7,15 +7,11 @@ float32 and float16, since the interpreter's products of bfloat16 are garbage.
 
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import Decode, PaddedShape, Prompt, bits, build_case
 from attention_suite import INTERPRETED, InterpretedTriton
-from triton_interpreter import interpret
 
-from looped.pallas_kernels import NO_BLOCK, kv_write
-from looped.pallas_kernels.triton import write as triton_write
 from looped.pallas_kernels.triton.tiles import TILES, tiles_for
 
 each_form = pytest.mark.parametrize("target", INTERPRETED)
@@ -79,30 +75,3 @@ def test_the_fused_form_keeps_every_bit_where_the_tiles_are_the_same():
     shape = two.small_shape("float16")
     case = build_case(np.random.default_rng(3), shape, [Decode(200), Decode(3)], [Prompt(30, 20)])
     np.testing.assert_array_equal(bits(one.attend(case)), bits(two.attend(case)))
-
-
-@pytest.mark.parametrize(
-    ("rows_dtype", "pool_dtype"),
-    [("float32", "float32"), ("float32", "float16"), ("float16", "float32")],
-)
-@pytest.mark.parametrize(("num_kv_heads", "head_dim"), [(2, 64), (3, 80)])
-def test_the_write_lands_where_the_reference_puts_it(
-    rows_dtype, pool_dtype, num_kv_heads, head_dim
-):
-    """Padding rows write nowhere; canaries are every other bit of the pools."""
-    rng = np.random.default_rng(5)
-    num_layers, num_blocks, block_size, num_rows = 3, 7, 8, 12
-    size = (num_layers * num_blocks, num_kv_heads, block_size, head_dim)
-    pools = [rng.standard_normal(size).astype(pool_dtype) for _ in range(2)]
-    entries = rng.standard_normal((2, num_rows, num_kv_heads, head_dim)).astype(rows_dtype)
-    places = rng.choice(num_blocks * block_size, num_rows, replace=False)
-    places[:2] = [num_blocks * block_size - 1, 0]  # the last slot of a layer, and its first
-    ids = (places // block_size).astype(np.int32)
-    ids[3::4] = NO_BLOCK
-    offsets = (places % block_size).astype(np.int32)
-    for layer in range(num_layers):
-        first_block = layer * num_blocks
-        expected = kv_write.write_kv(*map(jnp.asarray, pools), *entries, ids, offsets, first_block)
-        written = triton_write.launch_write(interpret, *pools, *entries, ids, offsets, first_block)
-        for one, other in zip(written, expected, strict=True):
-            np.testing.assert_array_equal(bits(one), bits(np.asarray(other)))

@@ -10,7 +10,6 @@ from itertools import product
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import Decode, Prompt, bits, build_case
@@ -18,6 +17,7 @@ from attention_suite import SHAPES, SHIPPED_ON_CPU, Target, compiled
 
 from looped.pallas_kernels import (
     DEFAULT_ARCHITECTURE,
+    AttentionMetadata,
     architecture_of,
     ragged_paged_attention,
     resolve_backend,
@@ -105,20 +105,20 @@ def assert_same_bits(actual, expected):
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
-@pytest.mark.parametrize("pool_dtype", ["float32", "float16"])
-@pytest.mark.parametrize("layer_form", ["unrolled", "looped"])
+@pytest.mark.parametrize(
+    ("pool_dtype", "layer_form"), [("float32", "unrolled"), ("float16", "looped")]
+)
 def test_a_donated_step_has_no_temporary_that_grows_with_the_pool(pool_dtype, layer_form):
     """Three layers; a layer's keys depend on the output of the one before, as in a model."""
 
-    def step(k_pool, v_pool, rows, ids, tables, vector):
+    def step(k_pool, v_pool, rows, ids, metadata):
         def layer(index, state):
             k_pool, v_pool, rows = state
             first_block = index * (k_pool.shape[0] // 3)
             k_pool, v_pool = write_kv(
                 k_pool, v_pool, rows[:, :2], rows[:, 2:], ids, ids, first_block
             )
-            metadata = (tables, vector, tables, vector, vector, vector, first_block)
-            out = ragged_paged_attention(rows, k_pool, v_pool, *metadata, 0.1)
+            out = ragged_paged_attention(rows, k_pool, v_pool, metadata, first_block, 0.1)
             return k_pool, v_pool, out
 
         state = (k_pool, v_pool, rows)
@@ -131,10 +131,10 @@ def test_a_donated_step_has_no_temporary_that_grows_with_the_pool(pool_dtype, la
     def temporary_bytes(num_blocks):
         pool = jax.ShapeDtypeStruct((3 * num_blocks, 2, 16, 64), pool_dtype)
         rows = jax.ShapeDtypeStruct((24, 4, 64), "float32")
-        ids, vector = (jax.ShapeDtypeStruct((size,), "int32") for size in (24, 8))
-        tables = jax.ShapeDtypeStruct((8, 32), "int32")
+        ids = jax.ShapeDtypeStruct((24,), "int32")
+        metadata = AttentionMetadata.abstract(num_decode=8, num_items=8, table_width=32)
         donated = jax.jit(step, donate_argnums=(0, 1))
-        analysis = donated.lower(pool, pool, rows, ids, tables, vector).compile().memory_analysis()
+        analysis = donated.lower(pool, pool, rows, ids, metadata).compile().memory_analysis()
         assert analysis.alias_size_in_bytes >= 2 * pool.size * pool.dtype.itemsize
         return analysis.temp_size_in_bytes
 
@@ -200,18 +200,21 @@ def call_pallas(*, heads=(4, 4, 16), dtype="float32", architecture="sm_80"):
         jax.ShapeDtypeStruct(shape, dtype)
         for shape in ((2, num_heads, head_dim), (8, num_kv_heads, 16, head_dim))
     )
-    table, vector = (jax.ShapeDtypeStruct(shape, "int32") for shape in ((2, 4), (2,)))
+    metadata = AttentionMetadata.abstract(num_decode=2, num_items=2, table_width=4)
     op = functools.partial(
         ragged_paged_attention, scale=1.0, backend="pallas", architecture=architecture
     )
-    jax.eval_shape(op, rows, pool, pool, table, vector, table, vector, vector, vector, 0)
+    jax.eval_shape(op, rows, pool, pool, metadata, 0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtype": "int8"}, "expected q of float32, float16, bfloat16, got int8"),
-        ({"heads": (4, 4, 512)}, "expected head_dim up to 256 .*, got 512"),
+        (
+            {"dtype": "int8"},
+            "queries and pools of float32, float16, bfloat16; got int8",
+        ),
+        ({"heads": (4, 4, 512)}, "head_dim up to 256, got 512"),
         ({"heads": (65, 1, 64)}, "at most 64 query heads per kv head, got 65"),
         ({"architecture": "sm_75"}, "expected a GPU architecture of sm_80, sm_90, got 'sm_75'"),
     ],
@@ -243,13 +246,28 @@ def test_a_gpu_without_tiles_is_refused_by_its_architecture():
         ("q", lambda q: q[:, :3], "3 query heads for 4 kv heads"),
         ("q", lambda q: q[..., :8], "got 8 in q and 16 in the pools"),
         ("v_pool", lambda pool: pool.astype(np.float16), "expected v_pool like k_pool"),
-        ("decode_tables", lambda tables: np.tile(tables, (2, 1)), "at most T = 2 rows"),
-        ("decode_lengths", lambda lengths: lengths[:1], "decode_lengths with one entry per row"),
-        ("prompt_rows", lambda rows: rows[:1], "prompt_rows with one entry per row"),
     ],
 )
 def test_arguments_that_do_not_fit_together_are_refused(field, change, message):
     case = build_case(np.random.default_rng(8), SHAPES["two rows"], [], [])
     wrong = replace(case, **{field: change(getattr(case, field))})
     with pytest.raises(ValueError, match=message):
-        ragged_paged_attention(*map(jnp.asarray, wrong.arguments()), 1.0)
+        ragged_paged_attention(*wrong.arguments(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        ("decode_tables", lambda tables: np.tile(tables, (2, 1)), "at most T = 2 rows"),
+        ("prompt_tables", lambda tables: tables[0], "prompt_tables of two axes"),
+        ("decode_lengths", lambda lengths: lengths[:1], "decode_lengths with one entry per row"),
+        ("prompt_position", lambda rows: rows[:1], "prompt_position with one entry per row"),
+        ("prompt_first_row", lambda rows: rows[:1], "prompt_first_row with one entry per row"),
+        ("prompt_rows", lambda rows: rows[:1], "prompt_rows with one entry per row"),
+    ],
+)
+def test_metadata_that_does_not_fit_together_is_refused_by_field(field, change, message):
+    case = build_case(np.random.default_rng(8), SHAPES["two rows"], [], [])
+    wrong = replace(case.metadata, **{field: change(getattr(case.metadata, field))})
+    with pytest.raises(ValueError, match=message):
+        ragged_paged_attention(*replace(case, metadata=wrong).arguments(), 1.0)

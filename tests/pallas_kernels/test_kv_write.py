@@ -1,7 +1,5 @@
 """Writes into the KV pools: what was asked lands, every other bit stays, nothing is copied."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -9,26 +7,13 @@ from attention_cases import bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looped.pallas_kernels import NO_BLOCK, WRITERS, copy_positions, write_kv
-from looped.pallas_kernels.pallas import write as pallas_write
+from looped.pallas_kernels import NO_BLOCK, copy_positions, write_kv
 
-NUM_LAYERS, NUM_BLOCKS, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM = 3, 6, 2, 4, 8
+NUM_LAYERS, NUM_BLOCKS, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM = 3, 6, 3, 4, 24
 NUM_ROWS, NUM_TARGETS = 5, 3
 
-write = {
-    backend: jax.jit(functools.partial(write_kv, backend=backend), donate_argnums=(0, 1))
-    for backend in WRITERS
-}
+write = jax.jit(write_kv, donate_argnums=(0, 1))
 copy = jax.jit(copy_positions, static_argnames="num_layers", donate_argnums=(0, 1))
-
-# Triton's writers run in its interpreter, in interpreted_triton.py.
-each_backend = pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(name, marks=[pytest.mark.gpu] if name.startswith("triton") else [])
-        for name in WRITERS
-    ],
-)
 
 # Canaries: block 0 and the last block of every layer belong to nobody.
 block_ids = st.integers(1, NUM_BLOCKS - 2)
@@ -51,10 +36,9 @@ def assert_same_bits(actual, expected):
         np.testing.assert_array_equal(bits(one), bits(other))
 
 
-@each_backend
 @settings(max_examples=60, deadline=None)
 @given(places=places, layer=st.integers(0, NUM_LAYERS - 1), order=st.permutations(range(NUM_ROWS)))
-def test_rows_land_in_their_layer_and_all_else_keeps_its_bits(backend, places, layer, order):
+def test_rows_land_in_their_layer_and_all_else_keeps_its_bits(places, layer, order):
     pools = random_pools()
     rng = np.random.default_rng(1)
     entries = rng.standard_normal((2, NUM_ROWS, NUM_KV_HEADS, HEAD_DIM)).astype(np.float32)
@@ -62,20 +46,19 @@ def test_rows_land_in_their_layer_and_all_else_keeps_its_bits(backend, places, l
     offset = rng.integers(0, BLOCK_SIZE, NUM_ROWS).astype(np.int32)
     for row, place in zip(order, places, strict=False):
         ids[row], offset[row] = place
-    out = write[backend](*on_device(pools), *entries, ids, offset, np.int32(layer * NUM_BLOCKS))
+    out = write(*on_device(pools), *entries, ids, offset, np.int32(layer * NUM_BLOCKS))
     for pool, rows in zip(pools, entries, strict=True):
         for row in np.flatnonzero(ids != NO_BLOCK):
             pool[layer * NUM_BLOCKS + ids[row], :, offset[row]] = rows[row]
     assert_same_bits(out, pools)
 
 
-@each_backend
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_entries_are_cast_to_the_type_of_the_pool(backend, dtype):
+def test_entries_are_cast_to_the_type_of_the_pool(dtype):
     pools = random_pools(dtype)
     entries = np.full((2, NUM_ROWS, NUM_KV_HEADS, HEAD_DIM), 1 / 3, np.float32)
     ids = np.arange(1, NUM_ROWS + 1, dtype=np.int32)
-    out = write[backend](*on_device(pools), *entries, ids, np.zeros_like(ids), NUM_BLOCKS)
+    out = write(*on_device(pools), *entries, ids, np.zeros_like(ids), NUM_BLOCKS)
     for pool in pools:
         pool[NUM_BLOCKS + ids, :, 0] = 1 / 3
     assert_same_bits(out, pools)
@@ -106,66 +89,24 @@ def test_a_position_is_copied_to_its_targets_in_every_layer_and_nothing_else_cha
     assert_same_bits(out, pools)
 
 
-@each_backend
-def test_heads_and_head_dims_that_are_no_power_of_two_are_written_whole(backend):
-    shape, rng = (4, 3, 5, 24), np.random.default_rng(2)
-    pools = [rng.standard_normal(shape).astype(np.float32) for _ in range(2)]
-    entries = rng.standard_normal((2, 4, 3, 24)).astype(np.float32)
-    ids, offset = np.array([1, NO_BLOCK, 0, NO_BLOCK], np.int32), np.array([4, 0, 2, 3], np.int32)
-    out = write[backend](*on_device(pools), *entries, ids, offset, 2)
-    for pool, rows in zip(pools, entries, strict=True):
-        pool[[3, 2], :, [4, 2]] = rows[[0, 2]]
-    assert_same_bits(out, pools)
-
-
-def test_a_block_id_that_goes_nowhere_does_not_wrap_into_memory():
-    """The interpreter drops what is out of bounds; a GPU writes there."""
-    is_in_pool = pallas_write.is_in_pool
-    for first_block in map(np.int32, (0, 1, 17)):
-        assert not is_in_pool(np.int32(NO_BLOCK), first_block, 18)
-        assert is_in_pool(np.int32(17 - first_block), first_block, 18)
-        assert not is_in_pool(np.int32(18 - first_block), first_block, 18)
-
-
-def test_an_unknown_writer_is_refused_by_name():
-    row = np.zeros((1,), np.int32)
-    entry = np.zeros((1, NUM_KV_HEADS, HEAD_DIM), np.float32)
-    with pytest.raises(ValueError, match="expected one of xla, pallas"):
-        write_kv(*random_pools(), entry, entry, row, row, 0, backend="cuda")
-
-
-@pytest.mark.parametrize("backend", ["triton", "triton_fused"])
-@pytest.mark.parametrize(
-    ("architecture", "message"),
-    [
-        (None, "got a device of platform 'cpu'.*name an architecture"),
-        ("sm_75", "of sm_80, sm_90, got 'sm_75'"),
-    ],
-)
-def test_a_writer_refuses_a_device_that_it_has_no_kernel_for(backend, architecture, message):
-    row = np.zeros((1,), np.int32)
-    entry = np.zeros((1, NUM_KV_HEADS, HEAD_DIM), np.float32)
-    operands = (*random_pools(), entry, entry, row, row, 0)
-    with pytest.raises(ValueError, match=message):
-        write_kv(*operands, backend=backend, architecture=architecture)
-
-
 def test_a_pool_of_broken_layers_is_refused():
     row = np.zeros(1, np.int32)
     with pytest.raises(ValueError, match="18 blocks for 4 layers"):
         copy_positions(*random_pools(), row, row, row[:, None], num_layers=4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("operation", ["write", "copy"])
-def test_both_pools_are_updated_in_place(dtype, operation):
+@pytest.mark.parametrize(
+    ("operation", "dtype"),
+    [("write", "float32"), ("write", "float16"), ("copy", "float16")],
+)
+def test_both_pools_are_updated_in_place(operation, dtype):
     def memory(num_blocks):
         struct = jax.ShapeDtypeStruct
         pool = struct((NUM_LAYERS * num_blocks, NUM_KV_HEADS, 16, 64), dtype)
         rows = struct((NUM_ROWS,), "int32")
         if operation == "write":
             entries = struct((NUM_ROWS, NUM_KV_HEADS, 64), "float32")
-            lowered = write["xla"].lower(pool, pool, entries, entries, rows, rows, num_blocks)
+            lowered = write.lower(pool, pool, entries, entries, rows, rows, num_blocks)
         else:
             targets = struct((NUM_ROWS, NUM_TARGETS), "int32")
             lowered = copy.lower(pool, pool, rows, rows, targets, num_layers=NUM_LAYERS)

@@ -29,7 +29,7 @@ def run_suite(*options):
 
 @pytest.mark.long
 def test_the_kernels_agree_with_the_oracle_in_the_interpreter():
-    """Thirty random batches of each form, and every tile configuration."""
+    """Some random batches of each shape and form, and every tile configuration."""
     run_suite("-k", "test_random_mixed_batches or interpreted_triton")
 
 

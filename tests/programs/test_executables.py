@@ -7,9 +7,8 @@ from engines import drain_samples, make_engine
 
 from looped.engine.generation_request import GenerationRequest
 from looped.llm import LLM
-from looped.programs.executables import all_rungs, reachable_rungs
 from looped.sampling_params import SamplingParams
-from looped.sched import LaunchKind
+from looped.sched import LaunchKind, all_rungs, reachable_rungs
 
 # The shape of other tests' `LLM`s, which fill the compilation cache on disk.
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}

@@ -13,8 +13,7 @@ from numpy_sampler import numpy_draw, numpy_edited
 
 from looped.device.state import DeviceState
 from looped.errors import UsageError
-from looped.programs.head import coda
-from looped.programs.layouts import coda_layout
+from looped.programs.coda import coda, coda_layout
 from looped.programs.logit_edits import (
     ENDS_REQUEST,
     IN_PROMPT,
@@ -23,7 +22,7 @@ from looped.programs.logit_edits import (
     edit_logits,
 )
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters
+from looped.programs.parameters import Parameters
 from looped.programs.sampler import SamplingRows
 from looped.reference import generate
 from looped.sampling_params import SamplingParams

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from engines import make_engine
 
-from looped.programs.layouts import prefill_layout, recurrent_layout
 from looped.programs.packer import Packer
+from looped.programs.prefill import prefill_layout
+from looped.programs.recurrent import RECURRENT, recurrent_layout
 from looped.sampling_params import SamplingParams
 from looped.sched import RecurrentResult, wavefront_policy
 
@@ -32,7 +33,7 @@ def test_each_chunk_has_its_place_its_range_and_the_table_of_its_plane(engine):
     assert [item.depth for item in batch.items] == [3, 2, 1, 0]
     shape, request = engine.runner.executables.shape, batch.items[0].request
     layout = recurrent_layout(shape, ROWS)
-    arrays = host_arrays(layout, Packer(shape).pack_recurrent(batch, layout))
+    arrays = host_arrays(layout, Packer(shape).pack(RECURRENT, batch, layout))
     prompts, unused = arrays.prompts, [0] * (ROWS - 4)
     assert (arrays.decode_slots == shape.max_num_seqs).all()
     assert prompts.first_positions.tolist() == [0, 7, 14, 21, *unused]

@@ -10,19 +10,13 @@ from engines import loaded_model, make_engine
 
 from looped.device.state import DeviceState
 from looped.pallas_kernels import NO_BLOCK
-from looped.programs.head import coda
-from looped.programs.layouts import (
-    GATE_NONE,
-    GATE_OURO,
-    GATE_RANDOM_LOOKAHEAD,
-    GATE_RECORDED,
-    PrefillArrays,
-    coda_layout,
-    prefill_layout,
-    recurrent_layout,
-)
+from looped.programs.coda import coda, coda_layout
+from looped.programs.gates import GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD, GATE_RECORDED
 from looped.programs.lookahead import LookaheadHeads
-from looped.programs.passes import Parameters, RowMap, prefill, recurrent
+from looped.programs.parameters import Parameters
+from looped.programs.prefill import PrefillArrays, prefill, prefill_layout
+from looped.programs.prompt_arrays import RowMap
+from looped.programs.recurrent import recurrent, recurrent_layout
 from looped.sampling_params import MAX_LOGPROBS
 
 ROWS = 16
@@ -230,7 +224,7 @@ def test_several_passes_in_one_launch_equal_one_launch_a_pass(shape, parameters)
     arrays.prompts.finish_slots[0] = 3
     for plane in range(4):
         arrays.prompt_tables[plane, 0, :2] = [20 + 2 * plane, 21 + 2 * plane]
-    together = prefill(shape, "xla", parameters, state, jax.tree.map(jnp.asarray, arrays))
+    together, _ = prefill(shape, "xla", parameters, state, jax.tree.map(jnp.asarray, arrays))
 
     stepwise = state
     for plane in range(4):

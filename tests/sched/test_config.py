@@ -1,5 +1,7 @@
 """The configuration: complete when built, contradictions refused with their numbers."""
 
+import re
+
 import pytest
 from stub_executor import StubExecutor
 
@@ -22,6 +24,99 @@ def test_an_unset_chunk_is_derived_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("num_seqs", "budget"),
+    [
+        (1, 256),
+        (16, 256),
+        (128, 256),
+        (129, 512),
+        (256, 512),
+        (384, 512),
+        (385, 1024),
+        (2000, 4096),
+    ],
+)
+def test_an_unset_budget_has_room_for_a_whole_chunk(num_seqs: int, budget: int) -> None:
+    config = config_with(max_num_seqs=num_seqs)
+    assert (config.max_num_batched_tokens, config.budget) == (budget, budget)
+    assert config.chunk_size == 128
+    assert config.chunk_warning is None
+
+
+@pytest.mark.parametrize(
+    ("options", "chunk", "proposed"),
+    [
+        ({"max_num_seqs": 256, "max_num_batched_tokens": 256}, 1, 383),
+        ({"max_num_batched_tokens": 20}, 5, 143),
+        ({"max_num_batched_tokens": 142, "policy": "separate"}, 127, 143),
+        ({"max_num_batched_tokens": 143}, 128, None),
+        ({"max_num_batched_tokens": 20, "max_model_len": 6}, 5, 21),
+        ({"max_num_batched_tokens": 20, "max_model_len": 5}, 5, None),
+        ({"max_num_batched_tokens": 20, "prefill_chunk_size": 2}, 2, None),
+    ],
+)
+def test_a_derived_chunk_that_is_small_is_warned_of_with_what_mends_it(
+    options: dict[str, object], chunk: int, proposed: int | None
+) -> None:
+    config = config_with(**options)
+    assert config.chunk_size == chunk
+    if proposed is None:
+        assert config.chunk_warning is None
+        return
+    assert f"prefill_chunk_size is {chunk}," in str(config.chunk_warning)
+    assert f"try --max-num-batched-tokens {proposed}, or leave it out" in str(config.chunk_warning)
+    mended = config_with(**{**options, "max_num_batched_tokens": proposed})
+    assert mended.chunk_size == min(128, mended.max_model_len)
+    assert mended.chunk_warning is None
+
+
+@pytest.mark.parametrize("policy", ["mixed", "separate"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 1},
+        {"max_num_batched_tokens": 255, "max_num_seqs": 256},
+        {"max_num_batched_tokens": 15, "max_model_len": 7},
+        {"max_num_batched_tokens": 15, "prefill_chunk_size": 300},
+        {"max_num_batched_tokens": 15, "prefill_chunk_size": 0},
+        {"max_num_batched_tokens": 16, "prefill_chunk_size": 17},
+        {"max_num_batched_tokens": 16, "prefill_chunk_size": 0},
+        {"max_num_batched_tokens": 256, "max_num_seqs": 256, "prefill_chunk_size": 400},
+        {"prefill_chunk_size": 4000},
+        {"prefill_chunk_size": 4000, "max_num_seqs": 256},
+        {"prefill_chunk_size": 0, "max_num_seqs": 256},
+        {"prefill_chunk_size": 250},
+        {"prefill_chunk_size": 128, "max_num_batched_tokens": 128},
+    ],
+)
+def test_the_option_that_an_error_proposes_leads_to_a_useful_chunk(
+    options: dict[str, object], policy: str
+) -> None:
+    """One that was asked for, where there is one, or else min(128, max_model_len)."""
+    options, num_refusals = {**options, "policy": policy}, 0
+    wanted = options.get("prefill_chunk_size") or 128
+    while (refusal := refusal_of(options)) is not None:
+        num_refusals += 1
+        ((flag, value),) = re.findall(r"--([a-z-]+) (\d+)", refusal)
+        if "leave it out" in refusal:
+            del options["prefill_chunk_size"]
+        options[flag.replace("-", "_")] = int(value)
+        assert num_refusals <= 2, refusal
+    config = config_with(**options)
+    assert config.chunk_size >= min(wanted, 128, config.max_model_len)
+    assert config.chunk_warning is None
+    assert num_refusals or policy == "separate"
+
+
+def refusal_of(options: dict[str, object]) -> str | None:
+    try:
+        config_with(**options)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_planes": 0}, "num_planes must be >= 1, got 0"),
@@ -37,7 +132,7 @@ def test_an_unset_chunk_is_derived_and_says_so() -> None:
         ({"max_prefill_batches_before_decode": 1}, "must be left out with policy mixed.*got 1"),
         ({"policy": "atomic", "prompt_shortcut": True}, "must be left out with policy atomic"),
         ({"policy": "separate", "prompt_shortcut": False}, "with policy separate.*got False"),
-        ({"max_num_batched_tokens": 15}, "15 < 16; try --max-num-batched-tokens 16"),
+        ({"max_num_batched_tokens": 15}, "15 < 16; try --max-num-batched-tokens 143"),
         ({"min_coda_batch_size": 17}, "17 > 16; try --min-coda-batch-size 16"),
         ({"prefill_chunk_size": 257}, r"257 is not in 1..256; try --prefill-chunk-size 128"),
         ({"prefill_chunk_size": 0}, r"0 is not in 1..256"),

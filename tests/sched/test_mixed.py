@@ -122,6 +122,20 @@ def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_pr
         assert MIXED.take(other, Stage.RECURRENT).num_passes == 1
 
 
+def test_many_slots_leave_chunks_whole() -> None:
+    """800 tokens are 7 chunks of 128, each one launch of all depths."""
+    driver = rig(
+        prompt_shortcut=True, max_num_seqs=256, max_num_batched_tokens=None,
+        prefill_chunk_size=None, max_model_len=1024, num_blocks=2048,
+    )  # fmt: skip
+    driver.scheduler.add(request_of("long", 800, max_tokens=1))
+    launches = []
+    while (batch := driver.step()) is not None:
+        launches.append(batch)
+    assert [batch.launch for batch in launches] == [*[LaunchKind.PREFILL] * 7, LaunchKind.CODA]
+    assert len(driver.finished) == 1
+
+
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_a_coda_in_flight_switches_the_shortcut_off(is_applied: bool) -> None:
     """Its token is about to be in the loops, and must not wait for four passes."""

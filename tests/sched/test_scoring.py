@@ -229,7 +229,7 @@ def test_a_launch_takes_its_own_kind_of_result() -> None:
     scheduler.add(request_of())
     batch = scheduler.schedule()
     assert isinstance(batch, Batch)
-    with pytest.raises(InterfaceError, match="score launches ScoreResult"):
+    with pytest.raises(InterfaceError, match="RECURRENT launch: expected RecurrentResult"):
         scheduler.apply(batch, ScoreResult([], [], True))
     scheduler.apply(batch, driver.executor.execute(batch))
 

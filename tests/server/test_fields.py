@@ -1,4 +1,4 @@
-"""What bodies may say: every refusal names its field, and nothing is ignored in silence."""
+"""What bodies may say: every refusal names its field."""
 
 import pytest
 
@@ -10,12 +10,12 @@ BAD_OF_BOTH = [
     ("temperature", True),
     ("top_p", 0),
     ("top_p", 1.5),
-    ("top_k", 0),
+    ("top_k", -2),
     ("top_k", 1.5),
     ("min_p", 2),
     ("n", 0),
     ("n", 200),
-    ("seed", -1),
+    ("seed", -2),
     ("seed", 2**63),
     ("seed", 1e3),
     ("presence_penalty", 3),
@@ -32,7 +32,6 @@ BAD_OF_BOTH = [
     ("max_tokens", True),
     ("max_tokens", 10**30),
     ("min_tokens", 17),
-    ("stop", ""),
     ("stop", ["a"] * 17),
     ("stop", [1]),
     ("stop_token_ids[0]", ["a"]),
@@ -53,11 +52,8 @@ BAD_OF_BOTH = [
     ("tool_choice", "required"),
     ("functions", [{}]),
     ("function_call", {"name": "f"}),
-    ("store", True),
     ("store", 0),
-    ("service_tier", "flex"),
-    ("made_up", 1),
-    ("made_up", None),
+    ("service_tier", 1),
 ]
 BAD_OF_COMPLETIONS = [
     ("prompt", None),
@@ -78,7 +74,7 @@ BAD_OF_COMPLETIONS = [
     ("best_of", 2),
     ("best_of", True),
     ("suffix", "end"),
-    ("messages", []),
+    ("messages", CHAT["messages"]),
 ]
 BAD_OF_CHAT = [
     ("messages", []),
@@ -88,7 +84,7 @@ BAD_OF_CHAT = [
     ("messages[0].content", [{"role": "user", "content": None}]),
     ("messages[0].content", [{"role": "user", "content": [{"type": "image_url"}]}]),
     ("messages[0].tool_calls", [{"role": "assistant", "content": "x", "tool_calls": [{}]}]),
-    ("messages[0].thoughts", [{"role": "user", "content": "x", "thoughts": ""}]),
+    ("messages[0].name", [{"role": "user", "content": "x", "name": 1}]),
     ("logprobs", 1),
     ("top_logprobs", 3),
     ("max_completion_tokens", 0),
@@ -96,7 +92,6 @@ BAD_OF_CHAT = [
     ("parallel_tool_calls", 1),
     ("modalities", ["audio"]),
     ("audio", {"voice": "x"}),
-    ("prediction", {}),
     ("web_search_options", {}),
     ("reasoning_effort", "low"),
     ("chat_template", "{{ messages }}"),
@@ -121,9 +116,7 @@ def test_completions_name_the_field_that_is_wrong(live, field, value):
 BAD_WITH_ECHO = [
     ("logprobs", 25, 16),
     ("logprobs", 25, 0),
-    ("stop", "", 0),
     ("stop", ["a"] * 17, 0),
-    ("stop", "<|im_end|>", 0),
     ("include_stop_str_in_output", True, 0),
     ("min_tokens", 1, 0),
     ("n", 2, 0),
@@ -138,7 +131,7 @@ def test_what_an_echo_makes_of_a_field_is_blamed_on_the_field(live, field, value
 
 def test_what_is_of_no_use_to_a_score_changes_nothing(live):
     body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 2}
-    more = {"stop": ["h", "l"], "include_stop_str_in_output": True}
+    more = {"stop": ["h", "l", "<|im_end|>"], "include_stop_str_in_output": True}
     scored = [live.post("/v1/completions", fields).json() for fields in (body, {**body, **more})]
     assert scored[0]["choices"] == scored[1]["choices"]
 
@@ -208,9 +201,6 @@ def test_a_body_of_another_type_is_told_which_one(live, given):
 
 
 def test_a_prompt_that_is_too_long_says_by_how_much(live):
-    error = live.post("/v1/completions", {"prompt": [7] * 250}).json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert "250 + 16 > 256" in error["message"]
     error = live.post("/v1/completions", {"prompt": [7] * 256}).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert "256" in error["message"]
@@ -251,3 +241,5 @@ def test_the_interactive_page_describes_the_extensions(live):
     ):
         assert "Looped" in fields[name]["description"], name
     assert all("description" in field for field in fields.values())
+    # The page would make a field of its example of this.
+    assert "additionalProperties" not in schemas["CompletionRequest"]

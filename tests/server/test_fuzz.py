@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from looped.server.api.foreign_fields import FOREIGN_FIELDS
 from looped.server.api.schema import (
     ChatRequest,
     CompletionRequest,
@@ -56,6 +57,9 @@ SENSIBLE = {
     "exit_threshold": st.floats(-0.1, 1.1),
     "exit_mode": st.sampled_from(["ouro", "ouro_delayed", "random_lookahead", "trace", "x"]),
     "return_loops": st.booleans(),
+    "do_sample": st.booleans(),
+    "repeat_last_n": st.integers(-1, 64),
+    "mirostat": st.integers(0, 2),
     "ignore_eos": st.booleans(),
 }
 PROMPTS = st.one_of(
@@ -93,7 +97,7 @@ def requests(draw):
     path = draw(st.sampled_from(list(ROUTES)))
     model, needed = ROUTES[path]
     body = {name: draw(values) for name, values in needed.items()}
-    names = st.sampled_from([*model.model_fields, "made_up"])
+    names = st.sampled_from([*model.model_fields, *FOREIGN_FIELDS, "made_up"])
     for name in draw(st.lists(names, max_size=5, unique=True)):
         sensible = SENSIBLE.get(name)
         body[name] = draw(JSON if sensible is None or draw(st.integers(0, 9)) == 0 else sensible)

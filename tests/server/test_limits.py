@@ -44,7 +44,7 @@ def test_without_the_key_there_is_nothing_but_pages_and_health(strict):
             assert response.json()["error"]["code"] == "invalid_api_key"
         assert strict.get(path, headers=headers()).status_code == 200
     assert strict.post("/v1/completions", LONG).status_code == 401
-    for path in ("/", "/health", "/docs"):
+    for path in ("/", "/health", "/docs", "/redoc", "/docs/assets/swagger-ui.css"):
         assert strict.get(path).status_code in (200, 503)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -213,10 +214,17 @@ def test_the_drain_timeout_is_the_end_of_it(tiny_folder, tmp_path, drain_timeout
         assert "leaving without it" not in rest_of(running)
 
 
-def test_the_key_may_come_from_the_environment(tiny_folder, tmp_path):
-    environment = {"LOOPED_API_KEY": "secret"}
-    with process("--model", tiny_folder, *OPTIONS, env=environment, cwd=tmp_path) as running:
+FEW_FILES = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *COMMAND]
+
+
+def test_the_key_may_come_from_the_environment_and_files_are_as_many_as_they_may_be(
+    tiny_folder, tmp_path
+):
+    options = {"env": {"LOOPED_API_KEY": "secret"}, "cwd": tmp_path, "command": FEW_FILES}
+    with process("--model", tiny_folder, *OPTIONS, **options) as running:
         url = url_of(running)
+        soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
+        assert 256 < soft == hard
         assert httpx.get(url + "/v1/models").status_code == 401
         headers = {"Authorization": "Bearer secret"}
         models = httpx.get(url + "/v1/models", headers=headers).json()["data"]
@@ -234,6 +242,8 @@ def run(*arguments):
         (("--max-body-bytes", "0"), "max_body_bytes must be at least 1, got 0"),
         (("--request-timeout", "nan"), "request_timeout must be above 0"),
         (("--drain-timeout", "-1"), "drain_timeout must be at least 0"),
+        (("--keep-alive-seconds", "-1"), "keep_alive_seconds must be at least 0"),
+        (("--keep-alive-seconds", "inf"), "keep_alive_seconds must be at least 0"),
         (("--allowed-origins", "example.org"), "allowed_origins takes origins"),
         (("--api-key", ""), "api_key must not be empty"),
         (("--exit-mode", "trace"), "exit_mode trace"),
@@ -242,7 +252,9 @@ def run(*arguments):
     ],
 )
 def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, arguments, said):
-    done = run("--model", str(tiny_folder), *arguments)
+    done = run(
+        "--model", str(tiny_folder), *arguments, *(() if "--port" in arguments else OPTIONS[:2])
+    )
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -133,6 +133,7 @@ def test_an_echo_comes_first_with_or_without_scores(live):
         {"prompt": "hello \N{GRINNING FACE} world", "max_tokens": 5, "temperature": 0},
         {"prompt": [5, 1, 249, 300, 2], "max_tokens": 3, "temperature": 0},
         {"prompt": ["a", "bc"], "n": 3, "max_tokens": 5, "seed": 1},
+        {"prompt": ["a", "bc"], "n": 3, "max_tokens": 5, "temperature": 0},
         {"prompt": "hello", "max_tokens": 0},
         {"prompt": [300], "max_tokens": 2, "temperature": 0},
         {"prompt": [300], "max_tokens": 0},
@@ -190,6 +191,13 @@ OPTIONS = {
     "early exits": {"seed": 15, "exit_threshold": 0.4, "min_loops": 1, "max_loops": 3},
     "delayed exits": {"seed": 15, "exit_threshold": 0.4, "exit_mode": "ouro_delayed"},
     "stopped": {"seed": 16, "stop": ["e", "a"]},
+    "stopped at a name": {
+        "seed": 17,
+        "stop": ["<|im_start|>", "not in it"],
+        "logit_bias": {1: 100},
+        "min_tokens": 4,
+        "include_stop_str_in_output": True,
+    },
 }
 
 
@@ -209,6 +217,9 @@ def test_http_says_what_generate_says(live, reference, name):
     }
     params = SamplingParams(**({"temperature": 1.0} | fields), exit=ExitOptions(**exits))
     expected = reference.generate(prompts, params, show_progress=False)
+    assert name != "stopped at a name" or {done.stop_reason for done in expected} == {
+        "<|im_start|>"
+    }
     for prompt, done in zip(prompts, expected, strict=True):
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 24, "ignore_eos": True}
         (choice,) = check_same(live, body | OPTIONS[name])
@@ -218,3 +229,49 @@ def test_http_says_what_generate_says(live, reference, name):
         assert choice["finish_reason"] == done.finish_reason
         assert choice["stop_reason"] == done.stop_reason
         assert choice["logprobs"]["token_logprobs"] == pytest.approx(done.logprobs, abs=1e-4)
+
+
+SPECIAL_NAMES = {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
+
+
+@pytest.mark.parametrize("name", SPECIAL_NAMES)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_stop_that_names_a_special_token_means_its_id(live, path, name):
+    """On every route, whole or streamed, and for ends that are ignored as well."""
+    token_id = SPECIAL_NAMES[name]
+    is_chat = path == "/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": "x"}]} if is_chat else {"prompt": "x"}
+    body |= {"seed": 1, "min_tokens": 2, "max_tokens": 9, "ignore_eos": True}
+    body |= {"logit_bias": {str(token_id): 100}, "stop": ["never", name], "return_loops": True}
+    (choice,) = live.post(path, body).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", name)
+    assert len(choice["loops"]) == 3
+    pieces = [chunk["choices"][0] for chunk in stream(live, path, body)]
+    assert [piece["finish_reason"] for piece in pieces] == [None] * 3 + ["stop"]
+    assert pieces[-1]["stop_reason"] == name
+    texts = [piece["delta"]["content"] if is_chat else piece["text"] for piece in pieces]
+    text = choice["message"]["content"] if is_chat else choice["text"]
+    assert "".join(texts) == text
+    assert "<|" not in text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_equal_choices_are_computed_once_and_counted_each(live, path):
+    is_chat = path == "/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": "x"}]} if is_chat else {"prompt": "x"}
+    body |= {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_loops": True}
+    body |= {"logprobs": True, "top_logprobs": 2} if is_chat else {"logprobs": 2}
+    alone = live.post(path, body).json()
+    before = live.service.stats.num_output_tokens
+    answer = live.post(path, {**body, "n": 4}).json()
+    assert live.service.stats.num_output_tokens - before == 6
+    (choice,) = alone["choices"]
+    assert_same(answer["choices"], [{**choice, "index": index} for index in range(4)])
+    usage, once = answer["usage"], alone["usage"]
+    assert usage["prompt_tokens"] == once["prompt_tokens"]
+    assert usage["completion_tokens"] == 4 * once["completion_tokens"]
+    assert usage["completion_loops"] == 4 * once["completion_loops"]
+    chunks = stream(live, path, {**body, "n": 4, "stream_options": {"include_usage": True}})
+    assert chunks.pop()["usage"]["completion_tokens"] == usage["completion_tokens"]
+    indices = [piece["index"] for chunk in chunks for piece in chunk["choices"]]
+    assert indices == [0, 1, 2, 3] * 7

@@ -156,6 +156,22 @@ def test_results_say_the_scheduler_that_was_derived(table, tmp_path):
     assert rows_of(tmp_path / "compared" / "runs.csv")[0]["prefill_chunk_size"] == "128"
 
 
+def test_the_budget_of_many_slots_is_the_engines(table, tmp_path):
+    out = tmp_path / "results"
+    slots = ("--max-num-seqs", 16, "--max-num-seqs", 256)
+    done = sweep(table, out, "--policy", "mixed", *slots, "--rate", 9, "--seeds", 1)
+    rows = rows_of(out / "points.csv")
+    assert [one["max_num_batched_tokens"] for one in rows] == ["256", "512"]
+    assert [one["prefill_chunk_size"] for one in rows] == ["128", "128"]
+    assert "prefill_chunk_size is" not in done.stderr
+    small = ("--max-num-batched-tokens", 16, "--seeds", 1, "--rate", 9)
+    for name in ("compare", "sweep"):
+        where = ("--costs", table, *LOAD, "--out", tmp_path / name)
+        done = looped("simulate", name, *where, *TWO, *small)
+        assert done.stderr.count("prefill_chunk_size is 1, all that") == 1
+        assert "try --max-num-batched-tokens" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_a_deterministic_engine_is_simulated_as_one(table, tmp_path, command):
     load = ("--costs", table, *LOAD, "--policy", "mixed", "--policy", "atomic", "--rate", 9)
@@ -258,7 +274,10 @@ def test_several_seeds_are_means_of_their_percentiles(table):
         (("--rate", 1, "--max-num-seqs", 4, "--max-num-seqs", 4), "of --max-num-seqs that differ"),
         (("--slo", "ttft_p95=1", "--precision", 1.0), "a precision"),
         (("--rate", 1, "--format", "xlsx"), "csv, parquet"),
-        (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+        (
+            ("--rate", 1, "--max-num-seqs", 999, "--max-num-batched-tokens", 256),
+            "256 < 999; try --max-num-batched-tokens",
+        ),
         (("--rate", 1, "--shared-prefix-tokens", 5), "below the shortest prompt"),
     ],
 )

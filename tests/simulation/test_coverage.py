@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from simulations import COSTS, PLAN, SMALL, simulated
 
-from looped.sched import LaunchKind
+from looped.sched import LAUNCH_KINDS, LaunchKind
 from looped.simulation.coverage import unnamed_share
 from looped.simulation.runs import scheduler_config, simulate
 
-ALL = {kind: dict.fromkeys(range(1, 65), 0.0) for kind in LaunchKind}
+ALL = {kind: dict.fromkeys(range(1, 65), 0.0) for kind in LAUNCH_KINDS}
 
 
 def test_the_share_is_of_launches_whose_kind_and_bucket_are_not_named():

@@ -7,10 +7,13 @@ always in use: a backend that reads what it should not is seen.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+
+from looped.pallas_kernels import AttentionMetadata
 
 GARBAGE_IDS = np.array([-1, -(2**31), 2**31 - 1, 10**6], np.int32)
 
@@ -80,15 +83,10 @@ class AttentionCase:
     q: np.ndarray
     k_pool: np.ndarray
     v_pool: np.ndarray
-    decode_tables: np.ndarray
-    decode_lengths: np.ndarray
-    prompt_tables: np.ndarray
-    prompt_position: np.ndarray
-    prompt_first_row: np.ndarray
-    prompt_rows: np.ndarray
+    metadata: AttentionMetadata
     first_block: np.int32
 
-    def arguments(self) -> tuple[np.ndarray, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         return tuple(vars(self).values())
 
 
@@ -166,12 +164,14 @@ def build_case(
         q.astype(jnp.dtype(shape.query_dtype)),
         k_pool,
         v_pool,
-        decode_tables.astype(np.int32),
-        decode_lengths,
-        prompt_tables.astype(np.int32),
-        prompt_position,
-        prompt_first_row,
-        prompt_rows,
+        AttentionMetadata(
+            decode_tables=decode_tables.astype(np.int32),
+            decode_lengths=decode_lengths,
+            prompt_tables=prompt_tables.astype(np.int32),
+            prompt_position=prompt_position,
+            prompt_first_row=prompt_first_row,
+            prompt_rows=prompt_rows,
+        ),
         np.int32(layer * shape.num_blocks),
     )
 
@@ -195,15 +195,16 @@ def poisoned_pool(shape: PaddedShape) -> np.ndarray:
 
 def expected_attention(case: AttentionCase, scale: float) -> np.ndarray:
     """The contract in float64, a sequence at a time; rows of no sequence are zeros."""
-    out = np.zeros(case.q.shape, np.float64)
-    for row, length in enumerate(case.decode_lengths):
+    out, metadata = np.zeros(case.q.shape, np.float64), case.metadata
+    for row, length in enumerate(metadata.decode_lengths):
         if length:
-            out[[row]] = _sequence(case, row, 1, case.decode_tables[row], int(length), scale)
-    for item, count in enumerate(case.prompt_rows):
+            out[[row]] = _sequence(case, row, 1, metadata.decode_tables[row], int(length), scale)
+    for item, count in enumerate(metadata.prompt_rows):
         if count:
-            first_row, num_keys = case.prompt_first_row[item], case.prompt_position[item] + count
+            first_row = metadata.prompt_first_row[item]
+            num_keys = metadata.prompt_position[item] + count
             out[first_row : first_row + count] = _sequence(
-                case, first_row, count, case.prompt_tables[item], int(num_keys), scale
+                case, first_row, count, metadata.prompt_tables[item], int(num_keys), scale
             )
     return out
 

@@ -3,6 +3,7 @@
 import functools
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,9 +18,9 @@ from attention_cases import (
 )
 
 from looped.pallas_kernels import BACKENDS, DEFAULT_ARCHITECTURE, ragged_paged_attention
-from looped.pallas_kernels.tiles import architecture_of
-from looped.pallas_kernels.triton import attention as triton_attention
-from looped.pallas_kernels.triton.tiles import TritonTiles, tiles_for
+from looped.pallas_kernels.architectures import architecture_of
+from looped.pallas_kernels.triton.attention import TritonBackend
+from looped.pallas_kernels.triton.tiles import TritonTiles
 
 # Largest absolute difference from the oracle, by q's dtype. Values are standard normal, so no
 # output is larger than about 5. Pools are compared as stored: their rounding is not an error.
@@ -41,6 +42,7 @@ KERNEL_TOLERANCE = {
     "bfloat16": TOLERANCE["bfloat16"] + 4 * 2**-9,
 }
 
+# One executable each per backend, so each combines sizes, types and forms that no other has.
 SHAPES = {
     "two rows": PaddedShape(
         num_rows=2,
@@ -86,6 +88,7 @@ SHAPES = {
         head_dim=96,
         block_size=32,
         max_model_len=2000,
+        pool_dtype="float16",
         num_layers=3,
     ),
     "large blocks": PaddedShape(
@@ -96,25 +99,6 @@ SHAPES = {
         head_dim=256,
         block_size=128,
         max_model_len=600,
-    ),
-    "odd blocks": PaddedShape(
-        num_rows=32,
-        max_num_seqs=5,
-        num_heads=3,
-        num_kv_heads=3,
-        head_dim=16,
-        block_size=12,
-        max_model_len=300,
-    ),
-    "float16 pool": PaddedShape(
-        num_rows=64,
-        max_num_seqs=6,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=64,
-        block_size=16,
-        max_model_len=400,
-        pool_dtype="float16",
     ),
     "float16": PaddedShape(
         num_rows=64,
@@ -164,8 +148,8 @@ SHAPES = {
         max_num_seqs=4,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=64,
-        block_size=16,
+        head_dim=16,
+        block_size=12,
         max_model_len=400,
         window=3,
     ),
@@ -184,10 +168,6 @@ SHIPPED_ON_CPU = PaddedShape(
     query_dtype="bfloat16",
     num_layers=1,
 )
-
-# The fused launch of Pallas runs the same programs with the same tiles: fewer shapes show that each
-# lands where it belongs. Triton's has tiles of its own.
-FUSED_SHAPES = ["groups of 4", "groups of 6", "bfloat16", "window of 3"]
 
 # Triton's interpreter is switched on before the kernels are imported, in a process of its own.
 IS_INTERPRETING_TRITON = os.environ.get("TRITON_INTERPRET") == "1"
@@ -217,8 +197,6 @@ class Target:
     @property
     def shapes(self) -> list[str]:
         """Names of the shapes that its random batches are drawn over in turn."""
-        if self.backend == "pallas_fused":
-            return FUSED_SHAPES
         return [name for name, shape in SHAPES.items() if is_served(self.backend, shape)]
 
     def shape(self, name: str) -> PaddedShape:
@@ -244,6 +222,16 @@ class Target:
         assert not bits(out[is_nobody]).any(), "a row of no sequence must be zero"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TiledBackend(TritonBackend):
+    """A Triton backend with other tiles than those that are shipped, or with the same."""
+
+    tiles: TritonTiles | None
+
+    def tiles_for(self, architecture: str, dtype: str, head_dim: int) -> TritonTiles:
+        return self.tiles or super().tiles_for(architecture, dtype, head_dim)
+
+
 @dataclass(frozen=True)
 class InterpretedTriton(Target):
     """A Triton backend in Triton's interpreter, which is NumPy and slow."""
@@ -254,15 +242,12 @@ class InterpretedTriton(Target):
     def attend(self, case: AttentionCase) -> np.ndarray:
         from triton_interpreter import interpret
 
-        triton_attention.check_operands(case.q, case.k_pool)
-        head_dim = case.q.shape[-1]
-        return triton_attention.attend(
-            interpret,
-            self.tiles or tiles_for(self.architecture, case.q.dtype.name, head_dim),
-            *case.arguments(),
-            scale=head_dim**-0.5,
-            is_fused=self.backend == "triton_fused",
+        shipped = BACKENDS[self.backend]
+        backend = TiledBackend(
+            name=self.backend, is_fused=shipped.is_fused, launch=interpret, tiles=self.tiles
         )
+        scale = case.q.shape[-1] ** -0.5
+        return backend(*case.arguments(), scale, architecture=self.architecture)
 
     def shape(self, name: str) -> PaddedShape:
         """float16 for bfloat16, which has the same tiles and whose products are garbage here."""
@@ -288,22 +273,39 @@ INTERPRETED = [
     pytest.param(InterpretedTriton(name), id=f"{name}-interpreted")
     for name in ("triton", "triton_fused")
 ]
-each_target = pytest.mark.parametrize(
-    "target",
-    INTERPRETED
-    if IS_INTERPRETING_TRITON
-    else [
+
+# Shapes that Pallas's interpreter takes in the default tests; the others are long.
+BRIEF_IN_PALLAS = ("groups of 4", "bfloat16", "window of 3")
+
+
+def targets_on(name: str) -> list[Any]:
+    """Parameters of a test on one of the shapes: every backend, with its mark."""
+    if IS_INTERPRETING_TRITON:
+        return INTERPRETED
+    in_pallas = [] if name in BRIEF_IN_PALLAS else [pytest.mark.long]
+    shape = SHAPES[name]
+    return [
+        pytest.param(Target("xla"), id="xla"),
+        pytest.param(Target("pallas"), id="pallas", marks=in_pallas),
         *(
-            pytest.param(Target(name), id=name)
-            for name in BACKENDS
-            if not name.startswith("triton")
+            pytest.param(Target(backend, "gpu"), id=f"{backend}-gpu", marks=pytest.mark.gpu)
+            for backend in BACKENDS
+            if is_served(backend, shape)
         ),
-        *(
-            pytest.param(Target(name, "gpu"), id=f"{name}-gpu", marks=pytest.mark.gpu)
-            for name in BACKENDS
-        ),
-    ],
-)
+    ]
+
+
+def each_target_on(*names: str) -> pytest.MarkDecorator:
+    """Runs a test of `target` and `name`: every backend on each of these shapes that it serves."""
+    return pytest.mark.parametrize(
+        ("target", "name"),
+        [
+            pytest.param(*target.values, name, id=f"{target.id}-{name}", marks=target.marks)
+            for name in names
+            for target in targets_on(name)
+            if name in target.values[0].shapes
+        ],
+    )
 
 
 def random_batch(index: int, shape: PaddedShape) -> AttentionCase:

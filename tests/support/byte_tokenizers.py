@@ -29,8 +29,14 @@ def cut(pieces: Sequence[bytes]) -> tuple[Tokenizer, list[int]]:
     return tokenizer, [ids[text] for text in spelled]
 
 
-def byte_fallback(words: Sequence[str], special: Sequence[str] = ()) -> Tokenizer:
-    """Llama's kind of tokenizer: ids 0 to 255 are bytes, then come words and special tokens."""
+def byte_fallback(
+    words: Sequence[str],
+    special: Sequence[str] = (),
+    plain: Sequence[str] = (),
+    more_special: Sequence[str] = (),
+) -> Tokenizer:
+    """Llama's kind of tokenizer: ids 0 to 255 are bytes, then come words and added tokens: special
+    ones, plain ones, and special ones again."""
     names = [*(f"<0x{byte:02X}>" for byte in range(256)), *words]
     ids = {name: token_id for token_id, name in enumerate(names)}
     fast = FastTokenizer(models.WordLevel(ids, unk_token=names[0]))
@@ -43,4 +49,6 @@ def byte_fallback(words: Sequence[str], special: Sequence[str] = ()) -> Tokenize
         ]
     )
     fast.add_special_tokens(list(special))
+    fast.add_tokens(list(plain))
+    fast.add_special_tokens(list(more_special))
     return Tokenizer(fast, template=None, stop_token_ids=frozenset())

@@ -52,9 +52,18 @@ class NumpyTensor:
 
 
 def interpret(
-    kernel, *, inputs, in_place=(), outputs=(), grid, constants, num_warps, num_stages
+    kernel,
+    *,
+    inputs,
+    in_place=(),
+    outputs=(),
+    grid,
+    constants,
+    num_warps,
+    num_stages,
+    architecture,
 ) -> tuple[np.ndarray, ...]:
-    """`jax_triton_adapter.launch` without a compiler: NaN where a kernel leaves an output out."""
+    """`triton.launch.launch` without a compiler: NaN where a kernel leaves an output out."""
     read = [np.array(array) for array in inputs]
     before = [array.copy() for array in read]
     written = [np.array(array) for array in in_place]

@@ -6,7 +6,7 @@ exactly, and the knowledge whether a 32-bit operation on the way to it would hav
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -61,18 +61,10 @@ def offsets_into(
             bound = Bound(loads[root])
         elif operation == "tt.get_program_id":
             bound = Bound(programs)
-        elif operation == "tt.make_range":
-            bound = Bound(int(re.search(r"end = (\d+)", rest)[1]) - 1)
-        elif operation == "arith.constant":
-            number = re.match(r"(?:dense<)?(-?\d+)>? :", rest)
-            bound = Bound(int(number[1])) if number else None
         elif operation in SAME:
             bound = bounds.get(operands[0])
-        elif operation in ARITHMETIC and all(name in bounds for name in operands):
-            inputs = [bounds[name] for name in operands]
-            largest = ARITHMETIC[operation](*(one.largest for one in inputs))
-            limit = 2 ** (int(re.search(r"i(\d+)>?$", rest)[1]) - 1)
-            bound = Bound(largest, largest >= limit or any(one.is_wrapped for one in inputs))
+        else:
+            bound = _computed(operation, rest, [bounds.get(name) for name in operands])
         for known, value in (
             (bounds, bound),
             (roots, root if operation in ("tt.addptr", *SAME) else None),
@@ -81,3 +73,17 @@ def offsets_into(
             if value is not None:
                 known[result] = value
     return found
+
+
+def _computed(operation: str, rest: str, inputs: Sequence[Bound | None]) -> Bound | None:
+    """Bound of a constant, a range or a sum of what is known; None for anything else."""
+    if operation == "tt.make_range":
+        return Bound(int(re.search(r"end = (\d+)", rest)[1]) - 1)
+    if operation == "arith.constant":
+        number = re.match(r"(?:dense<)?(-?\d+)>? :", rest)
+        return Bound(int(number[1])) if number else None
+    if operation not in ARITHMETIC or None in inputs:
+        return None
+    largest = ARITHMETIC[operation](*(one.largest for one in inputs))
+    limit = 2 ** (int(re.search(r"i(\d+)>?$", rest)[1]) - 1)
+    return Bound(largest, largest >= limit or any(one.is_wrapped for one in inputs))

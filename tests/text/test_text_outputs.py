@@ -8,7 +8,7 @@ from byte_tokenizers import byte_fallback, cut
 from engines import check_idle
 
 from looped import LLM, SamplingParams, UsageError
-from looped.engine.outputs import Completion, StepOutput, TokenEvent
+from looped.engine.outputs import Completion, LoopScores, StepOutput, TokenEvent
 from looped.llm import GenerationRequest
 from looped.sched import ExitOptions, FinishReason
 from looped.text.text_outputs import TextOutputs
@@ -237,12 +237,98 @@ def test_what_nobody_registered_is_dropped():
     assert feed(outputs, [SAY])[0].text == "say "
 
 
-def test_the_name_of_a_special_token_is_no_stop_string():
-    outputs = TextOutputs(byte_fallback([], special=["<end>"]), lambda *_: ())
-    message = r"stop is looked for in the text, .*for '<end>' use stop_token_ids, with 256"
-    with pytest.raises(UsageError, match=message):
-        outputs.register("a", SamplingParams(stop=["x", "<end>"]))
-    outputs.register("a", SamplingParams(stop=["<end", "end>"], stop_token_ids=[256]))
+# Of 260 ids the first 256 are bytes; "<pad>" is an added token that is not special.
+END, ROLE, PAD, FAR = range(256, 260)
+FALLBACK = byte_fallback([], special=["<end>", "<role>"], plain=["<pad>"], more_special=["<far>"])
+
+
+@pytest.mark.parametrize(
+    ("stop", "stop_token_ids"),
+    [
+        ("<end>", {END}),
+        (["x", "<end>"], {END}),
+        (["<end>", "<role>", "<end>"], {END, ROLE}),
+        (["<end>", *"abcdefghijklmno"], {END}),
+        (["<end", "end>", " <end>", "<end>\n", "<END>", "<end><end>"], set()),
+        ("<pad>", set()),
+        (["<far>", "<end>"], {END}),  # the model has 259 ids and never draws it
+    ],
+)
+@pytest.mark.parametrize("given", [(), (9, END)])
+def test_the_whole_name_of_a_special_token_means_its_id(stop, stop_token_ids, given):
+    outputs = TextOutputs(FALLBACK, lambda *_: (), vocab_size=FAR)
+    options = outputs.register("a", SamplingParams(stop=stop, stop_token_ids=given, min_tokens=1))
+    assert options == SamplingParams(stop_token_ids=stop_token_ids | set(given), min_tokens=1)
+
+
+@pytest.mark.parametrize("is_included", [True, False])
+@pytest.mark.parametrize(
+    ("token_ids", "stop", "stop_reason", "text"),
+    [
+        (b"hi", ["<end>"], "<end>", "hi"),
+        (b"hi", ["<role>"], END, "hi"),  # an end of the model's own
+        (b"hi<", ["<end>"], "<end>", "hi<"),
+        (b"hi", ["<end>", "<role>"], "<end>", "hi"),
+    ],
+)
+def test_nothing_of_a_special_token_is_in_the_text_that_it_ends(
+    token_ids, stop, stop_reason, text, is_included
+):
+    outputs = TextOutputs(FALLBACK, lambda *name: pytest.fail(f"{name} has ended"))
+    outputs.register("a", SamplingParams(stop=stop, include_stop_str_in_output=is_included))
+    token_ids = [*token_ids, END]
+    events = feed(outputs, token_ids)
+    assert [event.token_id for event in events] == token_ids
+    done = outputs.finish(ended("a", token_ids, FinishReason.STOP, stop_reason=END))
+    assert text.startswith("".join(event.text for event in events))
+    assert (done.text, done.finish_reason, done.stop_reason) == (
+        text,
+        FinishReason.STOP,
+        stop_reason,
+    )
+    assert done.tokens[-1] == "<end>"
+
+
+@pytest.mark.parametrize(("is_included", "text"), [(True, "hi<end>"), (False, "hi")])
+def test_other_tokens_that_spell_the_name_end_the_text_as_well(is_included, text):
+    aborted = []
+    outputs = TextOutputs(FALLBACK, lambda *name: (aborted.append(name), ())[1])
+    outputs.register("a", SamplingParams(stop="<end>", include_stop_str_in_output=is_included))
+    feed(outputs, b"hi<end>more")
+    assert aborted == [("a", 0)]
+    done = outputs.finish(ended("a", b"hi<end>more", FinishReason.ABORT))
+    assert (done.text, done.finish_reason, done.stop_reason) == (text, FinishReason.STOP, "<end>")
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_equal_samples_are_one_for_the_engine_and_several_for_who_asked(has_tokenizer):
+    aborted = []
+    tokenizer = cut(PIECES)[0] if has_tokenizer else None
+    outputs = TextOutputs(tokenizer, lambda *name: (aborted.append(name), ())[1])
+    asked = SamplingParams(n=3, stop="END" if has_tokenizer else (), logprobs=1)
+    assert outputs.register("a", asked) == SamplingParams(logprobs=1)
+    scored = (LoopScores(loop=4, logprobs=(), best_token_ids=(), top_logprobs=()),)
+    first = replace(token("a", 0, SAY), prompt_scores=scored)
+    events = [*outputs.add(StepOutput(tokens=[first])).tokens, *feed(outputs, [E, ND], start=1)]
+    assert [event.sample_index for event in events] == [0, 1, 2] * 3
+    assert [event.prompt_scores for event in events] == [scored, *[()] * 8]
+    assert {replace(event, sample_index=0, prompt_scores=()) for event in events[:3]} == {
+        replace(first, text=events[0].text, prompt_scores=())
+    }
+    assert aborted == ([("a", 0)] if has_tokenizer else [])
+    with pytest.raises(UsageError, match="in use"):
+        outputs.register("a", asked)
+    done = replace(ended("a", [SAY, E, ND], FinishReason.LENGTH), prompt_scores=scored)
+    completions = outputs.add(StepOutput(completions=[done])).completions
+    assert [one.sample_index for one in completions] == [0, 1, 2]
+    assert [one.prompt_scores for one in completions] == [scored, (), ()]
+    assert {one.text for one in completions} == {"say " if has_tokenizer else None}
+    assert {one.stop_reason for one in completions} == {"END" if has_tokenizer else None}
+    outputs.register("a", asked)
+    outputs.forget("a")
+    assert feed(outputs, [SAY]) == []
+    assert outputs.add(StepOutput(completions=[done])) == StepOutput()
+    outputs.register("a", asked)
 
 
 # Through `LLM`.
@@ -413,6 +499,41 @@ def test_a_client_that_leaves_gives_its_id_back_when_the_engine_is_done_with_it(
         while engine.has_unfinished_requests():
             completions += outputs.add(engine.step()).completions
         assert [done.text for done in completions] == [alone.text]
+
+
+ROLE_NAME = "<|im_start|>"
+"""Id 1 of the fixture's model, which is no end of its own."""
+
+
+@pytest.mark.parametrize(
+    ("options", "num_tokens"),
+    [
+        ({}, 1),
+        ({"min_tokens": 3}, 4),
+        ({"min_tokens": 3, "ignore_eos": False}, 4),
+        ({"min_tokens": 3, "include_stop_str_in_output": True}, 4),
+        ({"min_tokens": 3, "stop": [ROLE_NAME, "not in it"], "stop_token_ids": [1]}, 4),
+        ({"stop": [f"{ROLE_NAME}x", f" {ROLE_NAME}", ROLE_NAME[1:]]}, None),
+    ],
+)
+def test_generation_ends_at_the_special_token_that_a_stop_names(llm, options, num_tokens):
+    named = {"stop": ROLE_NAME, "logit_bias": {1: 100}, **options}
+    (done,) = run(llm, [(PROMPT, replace(GREEDY, **named))])
+    if num_tokens is None:
+        assert (done.finish_reason, done.stop_reason) == (FinishReason.LENGTH, None)
+        assert done.token_ids == (1,) * GREEDY.max_tokens
+        return
+    assert (done.finish_reason, done.stop_reason) == (FinishReason.STOP, ROLE_NAME)
+    assert len(done.token_ids) == num_tokens
+    assert done.token_ids[-1] == 1
+    assert done.text == llm.tokenizer.decode(done.token_ids[:-1])
+
+
+def test_an_end_that_is_ignored_ends_where_a_stop_names_it(llm):
+    for stop, tokens in (((), GREEDY.max_tokens), (["<|endoftext|>"], 1)):
+        (done,) = run(llm, [(PROMPT, replace(GREEDY, stop=stop, logit_bias={0: 100}))])
+        assert len(done.token_ids) == tokens
+        assert done.text == ""
 
 
 def test_an_engine_by_itself_takes_no_stop_strings(llm):

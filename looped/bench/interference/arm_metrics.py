@@ -9,7 +9,7 @@ gap is in a window if some part of it is.
 from looped.engine.events import LaunchEvent
 from looped.measure.statistics import percentile
 from looped.record.timeline import item_depths
-from looped.sched import ItemKind, LaunchKind
+from looped.sched import ItemKind
 
 from .. import metrics
 from ..metrics import Metric, launches_of, percentile_of, token_loops_of
@@ -120,13 +120,13 @@ def prompt_token_loops_per_gap_max(run: Run, baseline: Run) -> float | None:
 
 def host_wait_per_coda(run: EngineRun, baseline: EngineRun) -> float | None:
     """The same for LM-head launches, whose readback brings tokens: host wait / coda launch."""
-    return _wait_of(run, is_coda=True)
+    return _wait_of(run, draws_tokens=True)
 
 
 def host_wait_per_pass(run: EngineRun, baseline: EngineRun) -> float | None:
     """The same for passes over the layers that are read, because an exit hangs on them; none where
     exits are replayed."""
-    return _wait_of(run, is_coda=False)
+    return _wait_of(run, draws_tokens=False)
 
 
 def _median_gap(baseline: Run) -> float:
@@ -151,11 +151,11 @@ def _in_windows(run: Run) -> list[LaunchEvent]:
     ]
 
 
-def _wait_of(run: EngineRun, *, is_coda: bool) -> float | None:
+def _wait_of(run: EngineRun, *, draws_tokens: bool) -> float | None:
     waits = [
         launch.host_wait
         for launch in launches_of(run)
-        if launch.record.num_readbacks and (launch.record.kind is LaunchKind.CODA) is is_coda
+        if launch.record.num_readbacks and launch.record.kind.draws_tokens is draws_tokens
     ]
     return sum(waits) / len(waits) if waits else None
 

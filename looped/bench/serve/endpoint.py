@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from looped.file_limit import raise_file_limit
 from looped.measure.arrivals import Arrival, Prompt
 from looped.progress import progress_bars
 
-from ..file_limit import raise_file_limit
 from .load_client import LoadClient
 from .load_run import LoadRun, play_run
 from .served_request import ServedRequest

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from looped.engine.options import EngineConfig
 from looped.errors import UsageError
-from looped.sched import ConfigError, policy_named
+from looped.sched import ConfigError, default_budget, policy_named
 from looped.sched.policies import PolicyOptions
 
 from ..engine_point import EnginePoint, chunk_within
@@ -35,23 +35,25 @@ class ThroughputPoint(EnginePoint):
         thresholds: Sequence[float],
         concurrency: int,
         num_requests: int | None,
-        budget: int,
+        budget: int | None,
         chunk_size: int | None,
         loop: dict[str, Any],
         **others: Any,
     ) -> Self:
-        """Fills what is None: 4 requests for every one that is under way at a time, and the chunk.
+        """Fills what is None: 4 requests for every one that is under way at a time, and the
+        engine's own budget and chunk.
 
         Raises:
             UsageError: numbers that contradict each other, or a threshold that is named twice.
         """
         if len(set(thresholds)) < len(thresholds):
             raise UsageError(f"thresholds must differ, got {', '.join(map(str, thresholds))}")
+        budget = default_budget(concurrency) if budget is None else budget
         others_first = [threshold for threshold in thresholds if threshold != BASE_THRESHOLD]
         return cls(
             thresholds=(BASE_THRESHOLD, *others_first),
             budget=budget,
-            chunk_size=chunk_within(budget, concurrency, chunk_size),
+            chunk_size=chunk_within(budget, concurrency, chunk_size, longest=loop["prompt_tokens"]),
             max_num_seqs=concurrency,
             loop=ClosedLoop(
                 concurrency=concurrency,

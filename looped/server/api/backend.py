@@ -16,9 +16,10 @@ from ..errors import ApiError, bad_field
 from ..generation import Generation, Output
 from ..service import Service
 from ..text_work import TextWork
+from .foreign_fields import FieldCheck
 from .responses import PromptTokensDetails, Usage
 from .sampling import to_params
-from .schema import GenerationFields, Message
+from .schema import Body, GenerationFields, Message, TokenizeRequest
 
 T = TypeVar("T")
 
@@ -45,14 +46,16 @@ class Backend:
         scheduler = llm.engine.scheduler_config
         self.max_num_seqs = scheduler.max_num_seqs
         self.max_model_len = scheduler.max_model_len
-        pool_tokens = scheduler.num_blocks // scheduler.num_planes * scheduler.block_size
-        self._most_tokens = min(scheduler.max_model_len, pool_tokens + 1)
+        self._scheduler = scheduler
+        self._longest_reason = f"max_model_len is {scheduler.max_model_len}"
+        self._pool_reason = f"the KV pool holds {scheduler.pool_positions} positions of a request"
         self._has_priorities = scheduler.scheduling_policy == "priority"
         self._llm = llm
         self.tokenizer = service.tokenizer
         self.text_work = TextWork(
             most_short_jobs=config.max_concurrent_requests, seconds=config.request_timeout
         )
+        self._field_check = FieldCheck(is_strict=config.strict_fields)
         self._most_characters = self.tokenizer.most_characters_per_token
 
     def check_model(self, name: str | None) -> None:
@@ -65,13 +68,28 @@ class Backend:
                 code="model_not_found",
             )
 
+    def check_body(self, body: Body) -> None:
+        """ApiError for another model's name, and for fields that are not served."""
+        self.check_model(body.model)
+        self._field_check.check(body)
+        if isinstance(body, GenerationFields) and body.stream_options is not None:
+            self._field_check.check(body.stream_options, prefix="stream_options.")
+        if not isinstance(body, GenerationFields | TokenizeRequest):
+            return
+        if body.add_special_tokens and self.tokenizer.has_added_tokens:
+            raise ApiError(
+                400,
+                "add_special_tokens: this server never adds the tokens that this checkpoint has "
+                "for it: leave it out, or give false, and put their names into the text; got true",
+                param="add_special_tokens",
+            )
+
     def params(self, body: GenerationFields, **chosen: Any) -> SamplingParams:
         """The engine's options; errors as of `to_params`."""
         return to_params(
             body,
             has_priorities=self._has_priorities,
             has_exit_modes=self.config.allow_exit_mode,
-            check_stop=self.service.check_stop,
             **chosen,
         )
 
@@ -127,10 +145,13 @@ class Backend:
 
     def _prompt_limit(self, num_tokens: int) -> tuple[int, str]:
         """The most tokens of a prompt that so many follow, and what says so."""
-        limit = self.config.max_prompt_tokens
-        if limit is None or limit > self.max_model_len - num_tokens:
-            return self.max_model_len - num_tokens, f"max_model_len is {self.max_model_len}"
-        return limit, "--max-prompt-tokens"
+        limits = [
+            (self.max_model_len - num_tokens, self._longest_reason),
+            (self._scheduler.pool_positions, self._pool_reason),
+        ]
+        if self.config.max_prompt_tokens is not None:
+            limits.append((self.config.max_prompt_tokens, "--max-prompt-tokens"))
+        return min(limits, key=lambda limit: limit[0])
 
     def now(self) -> int:
         """Seconds since 1970, for `created`."""
@@ -166,7 +187,7 @@ class Backend:
                 raise ApiError(400, str(error), param="messages") from None
             return work(text)
 
-        return await self.text_work.run(sum(len(turn["content"]) for turn in turns), job)
+        return await self.text_work.run(sum(sum(map(len, turn.values())) for turn in turns), job)
 
     async def encode_chat(self, messages: Sequence[Message], field: str) -> tuple[int, ...]:
         """Token ids of a conversation that one token or more follows; errors as of `encode`."""
@@ -177,9 +198,45 @@ class Backend:
 
         return await self.with_chat_text(messages, encode)
 
-    def room_for_output(self, num_prompt_tokens: int) -> int:
-        """Tokens that can follow a prompt; at least 1, so that what is too long is refused."""
-        return max(self._most_tokens - num_prompt_tokens, 1)
+    def limited(
+        self,
+        params: SamplingParams,
+        num_prompt_tokens: int,
+        *,
+        default: int | None,
+        fields: Mapping[str, str],
+    ) -> SamplingParams:
+        """The options with a max_tokens, if that was left out: the default, or what has room.
+
+        Args:
+            params: options of the request.
+            num_prompt_tokens: of a prompt that is not too long.
+            default: None is all the room.
+            fields: the body's, by the engine's names.
+
+        Raises:
+            ApiError: there is no room for the max_tokens, or the min_tokens, that was asked for.
+        """
+        room = self._scheduler.room_after(num_prompt_tokens)
+        if params.max_tokens is not None and params.max_tokens > room:
+            is_pool_short = self._scheduler.room_after(0) < self.max_model_len
+            reason = self._pool_reason if is_pool_short else self._longest_reason
+            raise ApiError(
+                400,
+                f"{fields['max_tokens']} must be at most {room}, the room that a prompt of "
+                f"{num_prompt_tokens} tokens leaves ({reason}), got {params.max_tokens}",
+                param=fields["max_tokens"],
+                code="context_length_exceeded",
+            )
+        most = room if default is None else min(default, room)
+        if params.max_tokens is None and params.min_tokens > most:
+            raise ApiError(
+                400,
+                f"min_tokens must be at most {most}, all that follow a prompt of "
+                f"{num_prompt_tokens} tokens without max_tokens, got {params.min_tokens}",
+                param="min_tokens",
+            )
+        return params.limited(room, default=most)
 
     def open(self, prefix: str, *, num_prompts: int, num_samples: int) -> Generation:
         """Takes on a request; errors as of `Service.open`."""
@@ -189,8 +246,8 @@ class Backend:
     async def submit(
         self,
         generation: Generation,
-        prompts: list[tuple[int, ...]],
-        params: SamplingParams,
+        prompts: Sequence[tuple[int, ...]],
+        params: Sequence[SamplingParams],
         *,
         prompt_field: str,
         fields: Mapping[str, str],
@@ -200,7 +257,7 @@ class Backend:
         Args:
             generation: the request.
             prompts: token ids.
-            params: options of all of them.
+            params: options of each.
             prompt_field: the field that the prompts come from.
             fields: the body's, by the engine's names.
 

@@ -1,13 +1,12 @@
 """`POST /v1/chat/completions`: a conversation in the checkpoint's template, and its next turn."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from looped.engine.outputs import Completion, TokenEvent
-from looped.sampling_params import MAX_LOGPROBS, SamplingParams
+from looped.sampling_params import MAX_LOGPROBS
 
 from ..errors import ApiError
 from ..generation import Output
@@ -50,6 +49,7 @@ class ChatExchange(Exchange):
     id_prefix = "chatcmpl"
     prompt_field = "messages"
     num_prompts = 1
+    default_max_tokens = None
 
     def __init__(self, backend: Backend, body: ChatRequest) -> None:
         super().__init__(backend, body)
@@ -63,27 +63,20 @@ class ChatExchange(Exchange):
             )
         self._messages = body.messages
         self._has_logprobs = bool(body.logprobs)
-        self._max_tokens = (
+        max_tokens = (
             body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         )
-        if self._max_tokens is not None and self._max_tokens < 1:
+        if max_tokens is not None and max_tokens < 1:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
-            raise ApiError(400, f"{name} must be at least 1, got {self._max_tokens}", param=name)
-        params = backend.params(
-            body,
-            # Without a limit it is worked out when the prompt is known; min_tokens may be above 1.
-            max_tokens=self._max_tokens or max(body.min_tokens or 1, 1),
-            logprobs=checked_top_logprobs(body),
-        )
-        self._params = backend.chat_params(params)
+            raise ApiError(400, f"{name} must be at least 1, got {max_tokens}", param=name)
+        params = backend.params(body, max_tokens=max_tokens, logprobs=checked_top_logprobs(body))
+        self.params = backend.chat_params(params)
         self._num_sent: dict[int, int] = {}
 
-    async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
+    async def prepare(self) -> list[tuple[int, ...]]:
         prompt = await self.backend.encode_chat(self._messages, self.prompt_field)
         self.backend.check_prompts([prompt], self.prompt_field, num_tokens=1)
-        room = self.backend.room_for_output(len(prompt))
-        max_tokens = self._max_tokens or max(room, self._params.min_tokens)
-        return [prompt], replace(self._params, max_tokens=max_tokens)
+        return [prompt]
 
     def choice(self, index: int, completion: Completion) -> BaseModel:
         assert completion.text is not None
@@ -143,6 +136,8 @@ def checked_top_logprobs(body: ChatRequest) -> int | None:
     """
     if body.top_logprobs is None:
         return 0 if body.logprobs else None
+    if not body.logprobs and body.top_logprobs == 0:
+        return None
     if not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs, which is off", param="top_logprobs")
     if not 0 <= body.top_logprobs <= MAX_LOGPROBS:

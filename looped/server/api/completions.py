@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from looped.engine.outputs import Completion, LoopScores, TokenEvent
-from looped.sampling_params import SamplingParams
 
 from ..errors import ApiError
 from ..generation import Output
@@ -44,24 +43,31 @@ class CompletionExchange(Exchange):
 
     id_prefix = "cmpl"
     prompt_field = "prompt"
+    default_max_tokens = 16
 
     def __init__(self, backend: Backend, body: CompletionRequest) -> None:
         super().__init__(backend, body)
+        if body.best_of not in (None, 1, self.num_samples):
+            raise ApiError(
+                400,
+                "best_of: this server returns all samples and picks none: leave it out, or give "
+                f"n; got {body.best_of}, and n is {self.num_samples}",
+                param="best_of",
+            )
         self._prompts = split_prompts(body.prompt)
         self._has_logprobs = body.logprobs is not None
         self._is_echo = bool(body.echo)
-        max_tokens = 16 if body.max_tokens is None else body.max_tokens
-        if max_tokens < 1 and not (self._is_echo and max_tokens == 0):
+        fewest = 0 if self._is_echo else 1
+        if body.max_tokens is not None and body.max_tokens < fewest:
             raise ApiError(
                 400,
-                f"max_tokens must be at least 1, or 0 with echo; got {max_tokens}",
+                f"max_tokens must be at least 1, or 0 with echo; got {body.max_tokens}",
                 param="max_tokens",
             )
         # The engine runs a prompt for nothing else but its scores.
-        is_scored = self._is_echo and (self._has_logprobs or max_tokens == 0)
-        self._params = backend.params(
+        is_scored = self._is_echo and (self._has_logprobs or body.max_tokens == 0)
+        self.params = backend.params(
             body,
-            max_tokens=max_tokens,
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs or 0 if is_scored else None,
         )
@@ -80,9 +86,9 @@ class CompletionExchange(Exchange):
     def num_prompts(self) -> int:
         return len(self._prompts)
 
-    async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
+    async def prepare(self) -> list[tuple[int, ...]]:
         texts = [prompt for prompt in self._prompts if isinstance(prompt, str)]
-        num_tokens = min(self._params.max_tokens, 1)
+        num_tokens = 0 if self.params.max_tokens == 0 else 1
         encoded = iter(await self.backend.encode(texts, self.prompt_field, num_tokens=num_tokens))
         self._token_ids = [
             next(encoded) if isinstance(prompt, str) else prompt for prompt in self._prompts
@@ -94,7 +100,7 @@ class CompletionExchange(Exchange):
                 prompt if isinstance(prompt, str) else decode(prompt, has_special=True)
                 for prompt in self._prompts
             ]
-        return self._token_ids, self._params
+        return self._token_ids
 
     def choice(self, index: int, completion: Completion) -> BaseModel:
         prompt = index // self.num_samples

@@ -26,16 +26,21 @@ class Exchange(ABC):
         body: the request.
 
     Raises:
-        ApiError: the body names another model.
+        ApiError: the body names another model, or has a field that is refused.
     """
 
     id_prefix: str
     """What the ids of the endpoint's answers begin with."""
     prompt_field: str
     """The field that prompts come from."""
+    default_max_tokens: int | None
+    """Tokens to emit at most where the body does not say, and there is room for more; None for all
+    the room."""
+    params: SamplingParams
+    """Options of all prompts; max_tokens None where the body does not say."""
 
     def __init__(self, backend: Backend, body: GenerationFields) -> None:
-        backend.check_model(body.model)
+        backend.check_body(body)
         self.backend = backend
         self.num_samples = 1 if body.n is None else body.n
         self._has_loops = bool(body.return_loops)
@@ -48,8 +53,8 @@ class Exchange(ABC):
         """Prompts of the request."""
 
     @abstractmethod
-    async def prepare(self) -> tuple[list[tuple[int, ...]], SamplingParams]:
-        """Token ids of the prompts, and the options of all of them; ApiError for a bad field."""
+    async def prepare(self) -> list[tuple[int, ...]]:
+        """Token ids of the prompts; ApiError for a bad field."""
 
     @abstractmethod
     def choice(self, index: int, completion: Completion) -> BaseModel:
@@ -82,7 +87,11 @@ class Exchange(ABC):
             usage = await unless_gone(request, self._submit(generation))
             if self._body.stream:
                 is_handed_over = True
-                return EventStream(generation, self._chunks(generation, usage))
+                return EventStream(
+                    generation,
+                    self._chunks(generation, usage),
+                    keep_alive_seconds=self.backend.config.keep_alive_seconds,
+                )
             answer = await unless_gone(request, self._collect(generation, usage))
             return Response(
                 answer.model_dump_json(exclude_unset=True), media_type="application/json"
@@ -94,13 +103,16 @@ class Exchange(ABC):
                 generation.close()
 
     async def _submit(self, generation: Generation) -> UsageCounter:
-        prompts, params = await self.prepare()
+        prompts = await self.prepare()
+        fields = field_names(self._body)
+        params = [
+            self.backend.limited(
+                self.params, len(prompt), default=self.default_max_tokens, fields=fields
+            )
+            for prompt in prompts
+        ]
         await self.backend.submit(
-            generation,
-            prompts,
-            params,
-            prompt_field=self.prompt_field,
-            fields=field_names(self._body),
+            generation, prompts, params, prompt_field=self.prompt_field, fields=fields
         )
         return UsageCounter(prompts, self.backend.num_loops)
 

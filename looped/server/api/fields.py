@@ -1,5 +1,6 @@
 """Types of request fields that pydantic has no words for."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import (
@@ -18,10 +19,10 @@ MAX_SHOWN = 60
 
 
 class Fields(BaseModel):
-    """A request's body or a part of it: JSON types as they are, and no unknown fields."""
+    """A part of a request's body: JSON types as they are; unknown fields are dropped."""
 
     model_config = ConfigDict(
-        extra="forbid",
+        extra="ignore",
         strict=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
@@ -30,18 +31,22 @@ class Fields(BaseModel):
     )
 
 
+class OpenFields(Fields):
+    """Fields that keep unknown ones, in `model_extra`, for `FieldCheck` to judge."""
+
+    # Without the schema's word for it, of which /docs would make a field of its example.
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra=lambda schema: schema.pop("additionalProperties", None)
+    )
+
+
 def only(*allowed: Any) -> AfterValidator:
     """A check for fields that are not served: null and these values, which change nothing, pass."""
-    said = " or ".join(_shown(value) for value in (None, *allowed))
 
     def check(value: Any) -> Any:
-        if value is None or any(_is_same(value, other) for other in allowed):
+        if is_one_of(value, allowed):
             return value
-        raise PydanticCustomError(
-            "not_served",
-            "this server does not serve it: leave it out, or give {allowed}; got {got}",
-            {"allowed": said, "got": _shown(value)},
-        )
+        raise PydanticCustomError("not_served", "{reason}", {"reason": not_served(value, allowed)})
 
     return AfterValidator(check)
 
@@ -54,7 +59,7 @@ def expecting(what: str) -> WrapValidator:
             return handler(value)
         except ValidationError:
             raise PydanticCustomError(
-                "expected", "expected {what}, got {got}", {"what": what, "got": _shown(value)}
+                "expected", "expected {what}, got {got}", {"what": what, "got": shown(value)}
             ) from None
 
     return WrapValidator(check)
@@ -62,12 +67,14 @@ def expecting(what: str) -> WrapValidator:
 
 def _parse_bias(value: Any) -> Any:
     """JSON has only text for keys: they become token ids."""
+    if value == []:  # as other servers spell it
+        return {}
     if not isinstance(value, dict):
         return value
     for key in value:
         if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 20):
             raise PydanticCustomError(
-                "token_id", "expected token ids for keys, got {got}", {"got": _shown(key)}
+                "token_id", "expected token ids for keys, got {got}", {"got": shown(key)}
             )
     return {int(key): bias for key, bias in value.items()}
 
@@ -79,12 +86,20 @@ LogitBias = Annotated[
 ]
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    # In Python 1 == True == 1.0; in JSON they differ.
-    return type(value) is type(other) and bool(value == other)
+def is_one_of(value: Any, allowed: Sequence[Any]) -> bool:
+    """Whether a value is null, or one of these as JSON has them: 1 is 1.0, but not true."""
+    return value is None or any(
+        isinstance(value, bool) is isinstance(other, bool) and value == other for other in allowed
+    )
 
 
-def _shown(value: Any) -> str:
+def not_served(value: Any, allowed: Sequence[Any]) -> str:
+    """Why a field is refused that passes at null and at some values."""
+    said = " or ".join(shown(value) for value in (None, *allowed))
+    return f"this server does not serve it: leave it out, or give {said}; got {shown(value)}"
+
+
+def shown(value: Any) -> str:
     """A value as JSON would have it, more or less, and not too much of it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

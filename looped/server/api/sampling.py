@@ -1,6 +1,5 @@
 """From the fields of a request to the engine's options."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -9,12 +8,15 @@ from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
 from ..errors import ApiError, bad_field
+from .fields import is_one_of
 from .schema import GenerationFields
 
 OPTIONS = frozenset(field.name for field in fields(SamplingParams)) & frozenset(
     GenerationFields.model_fields
 )
 """Fields that mean the same to the engine, under the same name."""
+OFF: dict[str, tuple[Any, ...]] = {"top_k": (-1, 0), "seed": (-1,)}
+"""Values that other servers take for leaving an option out: no limit, a fresh seed."""
 UNUSED_FOR_SCORES = ("logprobs", "stop", "include_stop_str_in_output")
 """Options that are checked and then left out where only a prompt is scored."""
 EXIT_OPTIONS = {
@@ -30,7 +32,6 @@ def to_params(
     *,
     has_priorities: bool,
     has_exit_modes: bool,
-    check_stop: Callable[[SamplingParams], None],
     **chosen: Any,
 ) -> SamplingParams:
     """The options of a request's samples; what the body leaves out is as OpenAI has it.
@@ -39,12 +40,12 @@ def to_params(
         body: the request.
         has_priorities: whether the engine schedules by priority.
         has_exit_modes: whether requests may choose an exit mode.
-        check_stop: raises a UsageError for stop texts that cannot be found.
         chosen: options that the endpoint works out itself.
 
     Raises:
         ApiError: an option is out of range or not allowed here, by its name.
     """
+    check_tools(body)
     if body.priority and not has_priorities:
         raise ApiError(
             400,
@@ -59,11 +60,13 @@ def to_params(
             f"(--allow-exit-mode), got {body.exit_mode}",
             param="exit_mode",
         )
-    if body.stream_options is not None and not body.stream:
+    if body.stream_options is not None and not body.stream and body.stream_options.has_any:
         raise ApiError(400, "stream_options needs stream, which is off", param="stream_options")
     given = {name: getattr(body, name) for name in OPTIONS - {"priority"}}
     options: dict[str, Any] = {"temperature": 1.0, "priority": body.priority or 0}
-    options |= {name: value for name, value in given.items() if value is not None}
+    options |= {
+        name: value for name, value in given.items() if not is_one_of(value, OFF.get(name, ()))
+    }
     options |= chosen
     exits = {
         option: getattr(body, name)
@@ -76,10 +79,22 @@ def to_params(
         if options.get("max_tokens") == 0:
             # Only the prompt is looked at, and clients send these with every request.
             unused = {name: options.pop(name) for name in UNUSED_FOR_SCORES if name in options}
-            check_stop(SamplingParams(**unused))
+            SamplingParams(**unused)
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
         raise bad_field(str(error), field_names(body)) from None
+
+
+def check_tools(body: GenerationFields) -> None:
+    """ApiError for tools that a model may choose to call, as it may by default."""
+    for field, choice in (("tools", "tool_choice"), ("functions", "function_call")):
+        if getattr(body, field) and getattr(body, choice) != "none":
+            raise ApiError(
+                400,
+                f"{field}: this server calls none, and without {choice} the model may choose to: "
+                f'leave them out, or give {choice} "none", with which they are not used',
+                param=field,
+            )
 
 
 def field_names(body: GenerationFields) -> dict[str, str]:

@@ -1,21 +1,68 @@
 """What requests may say. Types and names only: ranges are the engine's to check, in one place.
 
-Fields of OpenAI's that are not served are here as well, so that they can be refused by name; null
-is always the same as leaving a field out.
+Fields of OpenAI's that are not served are here as well, so that they can be refused by name; those
+of other servers are in `foreign_fields`. Null is always the same as leaving a field out.
 """
 
 from typing import Annotated, Any, Literal
 
-from .fields import Fields, LogitBias, expecting, only
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from .fields import Fields, LogitBias, OpenFields, expecting, not_served, only, shown
 
 Prompt = Annotated[
     str | list[str] | list[int] | list[list[int]],
     expecting("a text, a list of texts, token ids, or a list of token-id lists"),
 ]
-StopTexts = Annotated[str | list[str], expecting("a text or a list of texts")]
+CONTENT = "a text, or a list of parts of type text"
 
 
-class StreamOptions(Fields):
+def _without_empty(stop: str | list[str]) -> str | list[str] | None:
+    """Nothing ends before an empty text, which clients send for having none."""
+    return [text for text in stop if text] if isinstance(stop, list) else stop or None
+
+
+def _plain_text(response_format: Any) -> Any:
+    """A check of the one format there is; whatever else it says is about others."""
+    if response_format is None or (
+        isinstance(response_format, dict) and response_format.get("type") == "text"
+    ):
+        return response_format
+    reason = not_served(response_format, ({"type": "text"},))
+    raise PydanticCustomError("not_served", "{reason}", {"reason": reason})
+
+
+def _checked_content(content: Any, info: ValidationInfo) -> Any:
+    """Names what is not text, and lets only assistants say nothing."""
+    if content is None and info.data.get("role", "assistant") != "assistant":
+        raise PydanticCustomError("expected", "expected {what}, got null", {"what": CONTENT})
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise PydanticCustomError(
+                "not_served",
+                "this server reads nothing but parts of type text, got one of type {kind}",
+                {"kind": shown(kind)},
+            )
+    return content
+
+
+StopTexts = Annotated[
+    str | list[str], expecting("a text or a list of texts"), AfterValidator(_without_empty)
+]
+NumLogprobs = Annotated[
+    int | None, BeforeValidator(lambda value: None if value is False else value)
+]
+"""With false for none, as other servers have it."""
+HasLogprobs = Annotated[
+    bool | None,
+    BeforeValidator(lambda value: False if type(value) is int and value == 0 else value),
+]
+"""With 0 for false, as other servers have it."""
+
+
+class StreamOptions(OpenFields):
     """What a stream says besides its text."""
 
     include_usage: bool | None = None
@@ -25,12 +72,22 @@ class StreamOptions(Fields):
     include_obfuscation: Annotated[Any, only(False)] = None
     """Not served."""
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a stream would differ from one without options."""
+        return bool(self.include_usage or self.continuous_usage_stats)
 
-class GenerationFields(Fields):
-    """Options that completions and chat completions share."""
+
+class Body(OpenFields):
+    """What bodies share."""
 
     model: str | None = None
     """The served model's name, or nothing."""
+
+
+class GenerationFields(Body):
+    """Options that completions and chat completions share."""
+
     max_tokens: int | None = None
     """Tokens to emit at most."""
     temperature: float | None = None
@@ -38,15 +95,17 @@ class GenerationFields(Fields):
     top_p: float | None = None
     """Keep the most likely tokens up to this probability."""
     top_k: int | None = None
-    """Keep the k most likely tokens."""
+    """Keep the k most likely tokens; -1 or 0 keeps all."""
     min_p: float | None = None
     """Keep tokens this many times as likely as the most likely one."""
     n: int | None = None
-    """Samples of each prompt, which is computed once for all of them; not at temperature 0."""
+    """Samples of each prompt, which is computed once for all of them. At temperature 0 they are
+    equal, and computed once, too."""
     seed: int | None = None
-    """Seed of the draws: the same request draws the same tokens."""
+    """Seed of the draws: the same request draws the same tokens; -1 draws a fresh one."""
     stop: StopTexts | None = None
-    """Texts before which the output ends. Not used where only a prompt is scored."""
+    """Texts before which the output ends; empty ones count for nothing. Not used where only a
+    prompt is scored."""
     stop_token_ids: list[int] | None = None
     """Further token ids that end the output."""
     include_stop_str_in_output: bool | None = None
@@ -89,19 +148,38 @@ class GenerationFields(Fields):
     """Not used: describes the caller."""
     prompt_cache_key: str | None = None
     """Not used: equal prefixes are found by themselves."""
-    store: Annotated[Any, only(False)] = None
-    """Not served."""
-    service_tier: Annotated[Any, only("auto", "default")] = None
-    """Not served."""
-    response_format: Annotated[Any, only({"type": "text"})] = None
-    """Not served."""
-    tools: Annotated[Any, only([])] = None
-    """Not served."""
+    prompt_cache_retention: str | None = None
+    """Not used."""
+    store: bool | None = None
+    """Not used: answers are never kept."""
+    service_tier: str | None = None
+    """Not used: there is one."""
+    prediction: Any = None
+    """Not used: a guess at the answer changes nothing but time."""
+    add_special_tokens: bool | None = None
+    """Nothing is ever added to a text: true is refused where the checkpoint would add tokens."""
+    response_format: Annotated[Any, AfterValidator(_plain_text)] = None
+    """Not served: only `{"type": "text"}`."""
+    tools: list[Any] | None = None
+    """Not served: only with `tool_choice` "none", which means that they are not used; templates do
+    not see them."""
     tool_choice: Annotated[Any, only("none", "auto")] = None
-    """Not served."""
-    functions: Annotated[Any, only([])] = None
-    """Not served."""
+    """Not served: "auto" only without `tools`."""
+    parallel_tool_calls: bool | None = None
+    """Not used: there are no tools."""
+    functions: list[Any] | None = None
+    """Not served: as `tools`, with `function_call`."""
     function_call: Annotated[Any, only("none", "auto")] = None
+    """Not served: as `tool_choice`."""
+    modalities: Annotated[Any, only(["text"])] = None
+    """Not served."""
+    audio: Annotated[Any, only()] = None
+    """Not served."""
+    web_search_options: Annotated[Any, only()] = None
+    """Not served."""
+    reasoning_effort: Annotated[Any, only("none")] = None
+    """Not served."""
+    verbosity: Annotated[Any, only("medium")] = None
     """Not served."""
 
 
@@ -113,45 +191,64 @@ class CompletionRequest(GenerationFields):
     echo: bool | None = None
     """Put the prompt before the output; with `logprobs`, with its log-probabilities. With
     `max_tokens` 0 the prompt is only scored."""
-    logprobs: int | None = None
-    """Log-probabilities of so many most likely tokens with every token, and of its own."""
-    best_of: Annotated[Any, only(1)] = None
-    """Not served."""
+    logprobs: NumLogprobs = None
+    """Log-probabilities of so many most likely tokens with every token, and of its own; false is
+    none."""
+    best_of: int | None = None
+    """Not served: only 1, or as many as `n`."""
     suffix: Annotated[Any, only("")] = None
     """Not served."""
 
 
 class TextPart(Fields):
-    """A piece of a message's text."""
+    """A piece of a message's text; whatever else it says is ignored."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(Fields):
-    """One turn of a conversation."""
+    """One turn of a conversation; what is not here does not reach the template, and is ignored."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str | list[TextPart], expecting("a text, or a list of parts of type text")]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant"],
+        expecting("system, developer, user or assistant (tool calls are not served)"),
+    ]
+    content: Annotated[
+        str | list[TextPart] | None,
+        expecting(CONTENT),
+        BeforeValidator(_checked_content),
+        Field(validate_default=True),
+    ] = None
+    """A text, or parts of type text; an assistant's may be null or left out, and is then empty."""
     name: str | None = None
     """Handed to the chat template."""
-    refusal: Annotated[Any, only()] = None
+    reasoning_content: str | None = None
+    """Handed to the chat template."""
+    refusal: Annotated[Any, only("")] = None
     """Not served."""
     audio: Annotated[Any, only()] = None
     """Not served."""
-    annotations: Annotated[Any, only([])] = None
+    images: Annotated[Any, only([])] = None
+    """Not served."""
+    tools: Annotated[Any, only([])] = None
     """Not served."""
     tool_calls: Annotated[Any, only([])] = None
     """Not served."""
     function_call: Annotated[Any, only()] = None
     """Not served."""
+    prefix: Annotated[Any, only(False)] = None
+    """Not served: the answer is a turn of its own."""
+    partial: Annotated[Any, only(False)] = None
+    """Not served: the answer is a turn of its own."""
 
-    def for_template(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, str]:
         """What the checkpoint's chat template sees."""
-        parts = self.content
+        parts = self.content or ""
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        named = {} if self.name is None else {"name": self.name}
-        return {"role": self.role, "content": text, **named}
+        more = {"name": self.name, "reasoning_content": self.reasoning_content}
+        given = {key: value for key, value in more.items() if value is not None}
+        return {"role": self.role, "content": text, **given}
 
 
 class ChatRequest(GenerationFields):
@@ -161,43 +258,31 @@ class ChatRequest(GenerationFields):
     """The conversation so far."""
     max_completion_tokens: int | None = None
     """Another name for max_tokens; by default, as many as fit."""
-    logprobs: bool | None = None
-    """Return the log-probability of every token."""
+    logprobs: HasLogprobs = None
+    """Return the log-probability of every token; 0 is false."""
     top_logprobs: int | None = None
     """With `logprobs`: of so many most likely tokens in its place, too."""
-    parallel_tool_calls: Annotated[Any, only(True, False)] = None
-    """Not served: there are no tools."""
-    modalities: Annotated[Any, only(["text"])] = None
-    """Not served."""
-    audio: Annotated[Any, only()] = None
-    """Not served."""
-    prediction: Annotated[Any, only()] = None
-    """Not served."""
-    web_search_options: Annotated[Any, only()] = None
-    """Not served."""
-    reasoning_effort: Annotated[Any, only()] = None
-    """Not served."""
-    verbosity: Annotated[Any, only()] = None
-    """Not served."""
 
 
-class TokenizeRequest(Fields):
+class TokenizeRequest(Body):
     """Body of `POST /tokenize`: a prompt as `/v1/completions` takes it, or messages."""
 
-    model: str | None = None
-    """The served model's name, or nothing."""
     prompt: str | None = None
     """A text, encoded as it is."""
     messages: list[Message] | None = None
     """A conversation, in the checkpoint's chat template."""
-    add_special_tokens: Annotated[Any, only(False)] = None
-    """Not served: nothing is ever added to a text."""
+    add_special_tokens: bool | None = None
+    """Nothing is ever added to a text: true is refused where the checkpoint would add tokens."""
+    return_token_strs: bool | None = None
+    """Not used: `token_strs` come in any case."""
+    tools: Annotated[Any, only([])] = None
+    """Not served."""
 
 
-class DetokenizeRequest(Fields):
+class DetokenizeRequest(Body):
     """Body of `POST /detokenize`."""
 
-    model: str | None = None
-    """The served model's name, or nothing."""
     tokens: list[int]
     """Token ids; special tokens become their names."""
+    skip_special_tokens: Annotated[Any, only(False)] = None
+    """Not served."""

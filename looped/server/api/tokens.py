@@ -24,7 +24,7 @@ def make_router(backend: Backend) -> APIRouter:
     @router.post("/tokenize", response_model=TokenizeResponse, responses=REFUSALS)
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """Token ids of a text, or of messages in the chat template."""
-        backend.check_model(body.model)
+        backend.check_body(body)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
         if body.messages is not None:
@@ -46,7 +46,7 @@ def make_router(backend: Backend) -> APIRouter:
     @router.post("/detokenize", response_model=DetokenizeResponse, responses=REFUSALS)
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         """The text of token ids."""
-        backend.check_model(body.model)
+        backend.check_body(body)
         backend.check_ids(body.tokens, "tokens")
         job = partial(text_of, body.tokens)
         return await answer(request, backend.text_work.run(len(body.tokens), job))

@@ -12,7 +12,7 @@ marked `is_estimate`, and every result that rests on it is called an estimate.
 from dataclasses import dataclass
 
 from looped.config import ModelConfig
-from looped.sched import CostModel, LaunchKind
+from looped.sched import LAUNCH_KINDS, CostModel
 
 ANY_BUCKET = 2
 """A single named bucket stands for all."""
@@ -79,8 +79,9 @@ def estimate_costs(config: ModelConfig, device: Device, *, name: str, source: st
         head_floor=2 * head / weight_bandwidth,
         head_row_seconds=2 * head / matmul_flops,
         overheads={
-            LaunchKind.RECURRENT: {ANY_BUCKET: device.pass_overhead},
-            LaunchKind.CODA: {ANY_BUCKET: device.head_overhead},
+            kind: {ANY_BUCKET: device.pass_overhead if kind.runs_layers else device.head_overhead}
+            for kind in LAUNCH_KINDS
+            if kind.stand_in is kind
         },
         host_launch_seconds=device.host_launch_seconds,
         host_item_seconds=device.host_item_seconds,

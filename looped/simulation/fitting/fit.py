@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float64, Int64
 from looped.engine.events import EngineEvent, LaunchEvent
 from looped.errors import LoopedError
 from looped.record.launch_log import WAITS, LaunchLog
-from looped.sched import CostModel, LaunchKind, LaunchWork
+from looped.sched import CostModel, LaunchKind, LaunchWork, Rung, rung_order
 
 from .least_squares import non_negative_least_deviations, non_negative_least_squares
 from .samples import Sample, samples_of
@@ -58,7 +58,6 @@ LEAST_LAUNCHES = 10
 LEAST_R_SQUARED = 0.8
 """Below it, of what was held out, a fit is not worth much."""
 
-Rung = tuple[LaunchKind, int]
 Array = Float64[np.ndarray, "..."]
 
 
@@ -161,7 +160,7 @@ class _Table:
     def __init__(self, samples: Sequence[Sample]) -> None:
         launches = [work for sample in samples for work in sample.works]
         self.num_launches: dict[Rung, int] = Counter((one.kind, one.bucket) for one in launches)
-        self._rungs = sorted(self.num_launches, key=lambda rung: (rung[0].value, rung[1]))
+        self._rungs = sorted(self.num_launches, key=rung_order)
         # The median, as the fit by absolute errors meets the usual launch and not the mean one.
         self._usual_passes = {
             rung: np.median(

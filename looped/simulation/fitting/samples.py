@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from looped.engine.events import LaunchEvent
 from looped.engine.records import LaunchRecord
-from looped.sched import ItemKind, LaunchKind, LaunchWork
+from looped.sched import ItemKind, LaunchWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,6 @@ def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Sample
     return Samples(used, num_compiling, list(_host_times(launches)), calls)
 
 
-def kind_of(record: LaunchRecord) -> LaunchKind:
-    """The call: passes that a deterministic engine split are calls of the single one."""
-    return LaunchKind.RECURRENT if record.num_calls > 1 else record.kind
-
-
 def work_of(record: LaunchRecord) -> LaunchWork:
     """A recorded launch in numbers, as a `Simulation` has them of one that it runs."""
     keys = dict.fromkeys(ItemKind, 0)
@@ -95,7 +90,7 @@ def work_of(record: LaunchRecord) -> LaunchWork:
             n = item.num_rows
             keys[item.kind] += n * item.first_position + n * (n + 1) // 2
     return LaunchWork(
-        kind_of(record),
+        record.called_kind,
         record.bucket,
         record.num_rows,
         record.num_passes,

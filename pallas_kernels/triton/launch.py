@@ -23,7 +23,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh, get_abstract_mesh
 from jaxtyping import Array
 
-from .. import tiles
+from .. import architectures
 
 # Kernels travel to XLA as PTX and are assembled by JAX's ptxas, which may be years older than the
 # one in Triton's wheel, whose dialect Triton would write (seen: `Unsupported .version 9.4; current
@@ -46,6 +46,7 @@ class Launch(Protocol):
         constants: Mapping[str, Any],
         num_warps: int,
         num_stages: int,
+        architecture: str,
     ) -> tuple[Array, ...]: ...
 
 
@@ -60,7 +61,7 @@ def abstract_gpu(device_kind: str) -> AbstractMesh:
 
 
 def gpu_architecture() -> str:
-    """`tiles.architecture_here` where that is a GPU: nothing runs these kernels on a CPU.
+    """`architectures.architecture_here` where that is a GPU: nothing runs these kernels on a CPU.
 
     Raises:
         ValueError: no abstract device and no GPU, or a GPU of unknown architecture.
@@ -72,7 +73,7 @@ def gpu_architecture() -> str:
             f"{device.platform!r} ({device.device_kind}); choose backend xla there, or name an "
             "architecture to compile for a GPU"
         )
-    return tiles.architecture_here()
+    return architectures.architecture_here()
 
 
 def import_jax_triton() -> Any:
@@ -107,7 +108,7 @@ def launch(
     constants: Mapping[str, Any],
     num_warps: int,
     num_stages: int,
-    architecture: str | None = None,
+    architecture: str,
 ) -> tuple[Array, ...]:
     """Call a Triton kernel. Its parameters, in order: inputs, in_place, outputs, in_place again.
 
@@ -121,17 +122,14 @@ def launch(
         grid: number of programs along up to three axes.
         constants: values of the kernel's `tl.constexpr` parameters.
         num_warps, num_stages: of a program; pipeline depth of its loops.
-        architecture: the GPU to compile for, "sm_80" or "sm_90"; None: see `gpu_architecture`.
+        architecture: the GPU to compile for, "sm_80" or "sm_90".
 
     Returns:
         The outputs, then the arrays of `in_place` as they are now.
 
     Raises:
         ImportError: see `import_jax_triton`.
-        ValueError: see `gpu_architecture`.
     """
-    if architecture is None:
-        architecture = gpu_architecture()
     jax_triton = import_jax_triton()
     common = {
         "kernel": kernel,

@@ -4,44 +4,20 @@ Everything here runs inside a Pallas kernel on values of power-of-two shapes, wh
 takes. Axes: M queries of the tile, C positions of a key tile, Dp head_dim padded.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import triton as plt
 from jaxtyping import Array, Bool, Float, Int
 
-from ..tiles import TileConfiguration, padded_dim
+from ..kernel_backend import Problem
+from .tiles import PallasTiles
 
-# Stands for the score of a key that is not seen, set after all scaling (DESIGN section 7).
+# Stands for the score of a key that is not seen, set after all scaling.
 MASKED_SCORE = -1e30
 
 LOG2_E = 1.4426950408889634
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What a launch is compiled for beside the shapes of its operands."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    block_size: int
-    scale: float
-    tile_dtype: Any
-    """Dtype of queries, keys, values and weights in the products; sums are float32."""
-    tiles: TileConfiguration
-
-    @property
-    def group_size(self) -> int:
-        """Query heads per kv head."""
-        return self.num_heads // self.num_kv_heads
-
-    @property
-    def padded_dim(self) -> int:
-        return padded_dim(self.head_dim)
 
 
 class PagedSequence(NamedTuple):
@@ -66,7 +42,7 @@ class Softmax(NamedTuple):
 
 
 def load_queries(
-    problem: Problem,
+    problem: Problem[PallasTiles],
     q_ref: Any,
     row: Int[Array, " M"],
     head: Int[Array, " M"],
@@ -81,7 +57,7 @@ def load_queries(
 
 
 def attend(
-    problem: Problem,
+    problem: Problem[PallasTiles],
     queries: Float[Array, "M Dp"],
     num_visible: Int[Array, " M"],
     sequence: PagedSequence,
@@ -131,10 +107,6 @@ def attend(
         jnp.zeros((num_queries, problem.padded_dim), jnp.float32),
     )
     return lax.fori_loop(first_tile, end_tile, visit, empty)
-
-
-def divide_up(count: jax.Array, size: int | jax.Array) -> jax.Array:
-    return lax.div(count + (size - 1), size)
 
 
 def _dot(left: Array, right: Array, *, contract: int) -> Float[Array, "M X"]:

@@ -1,4 +1,5 @@
-"""How many connections a client may have: an open loop needs one for every request under way."""
+"""How many connections a process may have: server and load client need one for every request under
+way."""
 
 import errno
 import logging
@@ -11,7 +12,8 @@ logger = logging.getLogger(__name__)
 def raise_file_limit() -> None:
     """Raises this process's limit of open files to what it may be.
 
-    Else a client with 1,024 requests under way would report failures of its own as the server's.
+    Else a server with 1,024 connections would take no more, and a client with as many requests
+    under way would report failures of its own as the server's.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:

@@ -1,0 +1,19 @@
+"""The program of each launch kind: the engine's half of what `looped.sched.launches` registers."""
+
+from typing import Any
+
+from looped.sched import LaunchKind
+
+from .coda import CODA
+from .prefill import PREFILL
+from .program import Program
+from .recurrent import RECURRENT
+from .score import SCORE
+
+PROGRAMS: dict[LaunchKind, Program[Any]] = {
+    LaunchKind.RECURRENT: RECURRENT,
+    LaunchKind.PREFILL: PREFILL,
+    LaunchKind.CODA: CODA,
+    LaunchKind.SCORE: SCORE,
+}
+"""All of them. Not to be written to."""
