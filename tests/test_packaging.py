@@ -125,7 +125,7 @@ def test_every_package_and_what_lies_beside_the_code_is_in_the_wheel(tmp_path):
     assert {"looped/py.typed", "looped/server/status.html", *targets} <= names
     tables = {path.name for path in (ROOT / "sched/costing/cost_tables").iterdir()}
     assert tables
-    assert {f"looped/sched/cost_tables/{name}" for name in tables} <= names
+    assert {f"looped/sched/costing/cost_tables/{name}" for name in tables} <= names
     model = {path.name: path.read_bytes() for path in (ROOT / "looped/demo/model").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= model.keys()
     for name, content in model.items():
