@@ -14,14 +14,14 @@ from looped.engine.observer import LaunchObserver
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.sizes import check_options
+from looped.process.compilation_cache import use_compilation_cache
+from looped.process.jax_options import log_left_aside
 from looped.programs.lookahead import check_lookahead
 from looped.text.stop_ids import find_stop_token_ids
 from looped.text.text_outputs import TextOutputs
 from looped.text.tokenizer import Tokenizer
 
-from .compilation_cache import use_compilation_cache
 from .errors import LoopedError, UsageError
-from .jax_options import log_left_aside
 from .loading import load_folder
 from .models import read_config
 from .progress import progress_bars

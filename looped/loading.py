@@ -16,10 +16,10 @@ from looped.convert import (
 from looped.models import num_parameters
 from looped.models.looped_model import LoopedModel
 from looped.models.parameters import load_model
+from looped.process.jax_options import with_own_jax_options
 
 from .config import LAYER_FORMS, ModelConfig
 from .errors import UsageError
-from .jax_options import with_own_jax_options
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from looped.device.state import StateShape
 from looped.engine.options import EngineConfig
 from looped.engine.sizes import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
 from looped.models import family_of, read_config
 from looped.pallas_kernels import AUTO, resolve_backend
+from looped.process.jax_options import with_own_jax_options
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters

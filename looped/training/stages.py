@@ -14,10 +14,10 @@ import numpy as np
 from looped.convert import write_lookahead_gate
 from looped.convert.staging import check_destination
 from looped.errors import LoopedError, UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import load_folder
 from looped.models import num_parameters, read_config
 from looped.models.looped_model import LoopedModel
+from looped.process.jax_options import with_own_jax_options
 
 from .batches import Batches
 from .config import (
