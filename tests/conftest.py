@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,16 @@ def square_golden() -> Golden:
 @pytest.fixture(scope="session")
 def tiny_folder() -> Path:
     return FIXTURES / "ouro-tiny"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_steps() -> Iterator[None]:
+    """Engines of one shape share their steps; a run of pure tests has no engine, and no JAX."""
+    if "jax" not in sys.modules:
+        yield
+        return
+    from shared_steps import SharedSteps
+
+    with pytest.MonkeyPatch.context() as patch:
+        SharedSteps().install(patch)
+        yield

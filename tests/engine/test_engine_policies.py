@@ -5,13 +5,12 @@ from itertools import product
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, loaded_model, make_engine, make_llm, run_params
+from engines import SMALL, complete, loaded_model, logged_engine, make_engine, make_llm, run_params
 from known_policies import NEWEST, known_policies
 from plug_ins import install_plug_in
 
 from looped.engine.events import LaunchEvent
 from looped.engine.llm_engine import LLMEngine
-from looped.engine.observer import LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.sampling_params import SamplingParams
@@ -164,14 +163,7 @@ def watching(seen):
 
 def test_policies_see_the_moment_that_the_log_calls_scheduled(tiny_folder):
     seen, events = [], []
-    options = {"policy": watching(seen)}
-    executables = make_engine(tiny_folder, **options).runner.executables
-    engine = LLMEngine(
-        loaded_model(tiny_folder),
-        replace(SMALL, **options),
-        executables=executables,
-        observer=LaunchRecorder(events.append),
-    )
+    engine = logged_engine(tiny_folder, events.append, policy=watching(seen))
     complete(engine, [[311, 225, 7], [9]], [SamplingParams(max_tokens=4)] * 2)
     launches = [event for event in events if isinstance(event, LaunchEvent)]
     assert [launch.scheduled for launch in launches] == list(dict.fromkeys(seen))

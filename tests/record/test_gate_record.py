@@ -8,7 +8,6 @@ import pytest
 from command_line import looped
 from engines import complete, drain, make_engine, second_fixture_is_slow
 
-from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
 from looped.errors import LoopedError, UsageError
 from looped.record.gate_record import (
@@ -29,15 +28,8 @@ PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
 
 
 def recording_engine(folder, path, **options):
-    engine = make_engine(folder, **options)
     recorder = GateRecorder(path, LaunchObserver(), "tiny")
-    engine = LLMEngine(
-        engine.loaded,
-        engine.config,
-        executables=engine.runner.executables,
-        observer=recorder,
-    )
-    return engine, recorder
+    return make_engine(folder, observer=recorder, **options), recorder
 
 
 @pytest.fixture(scope="module")

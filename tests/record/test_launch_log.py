@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, loaded_model, logged_engine, make_engine
+from engines import SMALL, complete, logged_engine, make_engine
 
 import looped as package
 from looped.engine.events import AbortEvent, FaultEvent, LaunchEvent
-from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver, LaunchRecorder
 from looped.errors import LoopedError, UsageError
 from looped.record.launch_log import LaunchLogWriter, read_launch_log, recording, write_launch_log
@@ -116,12 +115,8 @@ def test_slots_and_queues_are_those_of_the_requests(logged):
 
 def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder):
     waited = []
-    engine = make_engine(tiny_folder)
-    wait = engine.runner.wait
     observer = LaunchRecorder([].append, waits_for_device=True)
-    engine = LLMEngine(
-        loaded_model(tiny_folder), SMALL, executables=engine.runner.executables, observer=observer
-    )
+    engine = make_engine(tiny_folder, observer=observer)
     wait = engine.runner.wait
     engine.runner.wait = lambda: waited.append(wait())
     complete(engine, PROMPTS, [params(2)] * 3)

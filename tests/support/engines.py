@@ -1,4 +1,4 @@
-"""Engines on the tiny checkpoints, for tests: executables are shared between engines of a shape."""
+"""Engines on the tiny checkpoints, for tests: engines of one shape share their compiled steps."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -13,12 +13,11 @@ from looped.config import ModelConfig
 from looped.convert import LookaheadGate
 from looped.engine.events import LogEvent
 from looped.engine.llm_engine import LLMEngine
-from looped.engine.observer import LaunchRecorder
+from looped.engine.observer import LaunchObserver, LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
-from looped.programs.executables import Executables
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
@@ -39,8 +38,6 @@ second_fixture_is_slow = pytest.mark.parametrize(
     indirect=True,
 )
 
-_executables: dict[Any, Executables] = {}
-
 
 @functools.cache
 def loaded_model(folder: Path, dtype: str = "float32", layers: str = "unrolled") -> LoadedModel:
@@ -60,27 +57,22 @@ def random_gate(config: ModelConfig, seed: int = 0) -> LookaheadGate:
 
 
 def make_engine(
-    folder: Path, *, dtype: str = "float32", eos_token_ids: Iterable[int] = (), **options: Any
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    eos_token_ids: Iterable[int] = (),
+    observer: LaunchObserver | None = None,
+    **options: Any,
 ) -> LLMEngine:
     """An engine with `SMALL` options, changed by `options`."""
     config = replace(SMALL, **options)
     loaded = loaded_model(folder, dtype, config.layers or "unrolled")
-    engine = LLMEngine(loaded, config)
-    executables = engine.runner.executables
-    key = folder, executables.shape, executables.backend, executables.layers
-    shared = _executables.setdefault(key, executables)
-    return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, executables=shared)
+    return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, observer=observer)
 
 
 def logged_engine(folder: Path, sink: Callable[[LogEvent], None], **options: Any) -> LLMEngine:
     """An engine of `make_engine`'s whose events go to `sink`."""
-    engine = make_engine(folder, **options)
-    return LLMEngine(
-        engine.loaded,
-        engine.config,
-        executables=engine.runner.executables,
-        observer=LaunchRecorder(sink),
-    )
+    return make_engine(folder, observer=LaunchRecorder(sink), **options)
 
 
 def make_llm(folder: Path, **options: Any) -> LLM:
