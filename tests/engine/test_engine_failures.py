@@ -5,7 +5,16 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engines import SMALL, check_idle, complete, drain, loaded_model, make_engine, run_params
+from engines import (
+    NUM_SLOTS,
+    SMALL,
+    check_idle,
+    complete,
+    drain,
+    loaded_model,
+    make_engine,
+    run_params,
+)
 from failures import InjectedError, fail_once
 
 from looped.device.state import DeviceState
@@ -45,19 +54,19 @@ def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, m
 def test_a_failure_on_the_device_ends_active_requests_and_waiting_ones_go_on(
     square_golden, monkeypatch, method
 ):
-    engine = make_engine(square_golden.folder, max_num_seqs=2)
+    engine = make_engine(square_golden.folder)
     engine.warm_up()
     compiled = engine.stats().num_compilations
     state = fail_once(monkeypatch, method, lambda _: len(engine.runner.records) == 9)
-    runs = square_golden.runs[:5]
+    runs = square_golden.runs[: NUM_SLOTS + 3]
     for index, run in enumerate(runs):
         engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
     completions = drain(engine)
     assert state["has_failed"]
-    failed = [index for index in range(5) if completions[str(index)].error]
-    assert failed == [0, 1]
+    failed = [index for index in range(len(runs)) if completions[str(index)].error]
+    assert failed == list(range(NUM_SLOTS))
     assert "device state was lost" in completions["0"].error
-    for index in range(2, 5):
+    for index in range(NUM_SLOTS, len(runs)):
         assert list(completions[str(index)].token_ids) == runs[index]["token_ids"]
     assert engine.stats().num_compilations == compiled
     assert engine.stats().num_failed_launches == 1
@@ -117,7 +126,7 @@ def test_one_infinite_logit_is_as_bad_as_a_nan(tiny_folder, value):
 def test_a_mixed_launch_that_cannot_be_packed_ends_all_that_were_in_it(square_golden, monkeypatch):
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
-    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    engine = make_engine(square_golden.folder)
     fail_once(monkeypatch, "pack", lambda batch: 0 < batch.num_decode < len(batch.items))
     engine.add_request("decoder", prompt, run_params(run))
     for _ in range(8):
@@ -206,8 +215,9 @@ def test_an_interrupt_passes_through_and_leaves_the_engine_usable(
 
 
 def test_without_a_fresh_state_everybody_is_told_and_nobody_else_let_in(tiny_folder, monkeypatch):
-    engine = make_engine(tiny_folder, max_num_seqs=1)
-    for name in ("active", "waiting"):
+    engine = make_engine(tiny_folder)
+    active = [f"active {slot}" for slot in range(NUM_SLOTS)]
+    for name in (*active, "waiting"):
         engine.add_request(name, [1, 2], SamplingParams(max_tokens=3))
     engine.step()
     fail_once(monkeypatch, "collect", lambda _: True)
@@ -217,7 +227,8 @@ def test_without_a_fresh_state_everybody_is_told_and_nobody_else_let_in(tiny_fol
 
     monkeypatch.setattr(Runner, "reset", no_memory)
     completions = {done.request_id: done for done in engine.step().completions}
-    assert "device state was lost" in completions["active"].error
+    for name in active:
+        assert "device state was lost" in completions[name].error
     assert "no fresh device state" in completions["waiting"].error
     assert not engine.has_unfinished_requests()
     assert engine.is_broken
@@ -346,7 +357,8 @@ def test_an_id_in_use_and_a_request_larger_than_the_pool_are_refused(tiny_folder
         engine.add_request("a", [1], SamplingParams(max_tokens=2))
     with pytest.raises(UsageError, match="at most 8 KV blocks"):
         engine.add_request("b", [1] * 40, SamplingParams(max_tokens=2))
-    drain(engine)
+    assert [done.request_id for done in engine.abort("a")] == ["a"]
+    check_idle(engine)
 
 
 @pytest.mark.slow

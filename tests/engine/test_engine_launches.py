@@ -281,8 +281,8 @@ def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(gol
 
 
 def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
-    engine = make_engine(tiny_folder, max_num_seqs=4)
-    complete(engine, [[index] * 50 for index in range(8)], [SamplingParams(max_tokens=9)] * 8)
+    engine = make_engine(tiny_folder)
+    complete(engine, [[index] * 50 for index in range(16)], [SamplingParams(max_tokens=9)] * 16)
     mixed = [record for record in engine.runner.records if record.is_mixed]
     assert len(mixed) == engine.stats().num_mixed_launches > 10
     assert not any(record.num_readbacks or record.runs_gate for record in mixed)
@@ -291,8 +291,8 @@ def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
     launched = [item for record in engine.runner.records for item in record.items]
     prompt_rows = [item.num_rows for item in launched if item.kind is ItemKind.PROMPT]
     assert stats.num_prompt_rows == sum(prompt_rows) > 0
-    assert stats.num_decode_rows == 8 * 8 * 4
-    assert stats.num_coda_rows == 8 * 9
+    assert stats.num_decode_rows == 16 * 8 * 4
+    assert stats.num_coda_rows == 16 * 9
 
 
 def test_the_state_is_donated_and_updated_in_place(tiny_folder):

@@ -45,8 +45,7 @@ def live_and_recorded(golden):
 
 def answers(golden, **options):
     """Tokens and exit depths, and the most decode rows of a pass."""
-    # Sixteen at a time, as the goldens' own tests, whose executables these are.
-    engine = make_engine(golden.folder, max_num_seqs=16, num_blocks=4 * 16 * 6, **options)
+    engine = make_engine(golden.folder, **options)
     completions = complete(engine, *live_and_recorded(golden))
     crowds = [
         sum(item.kind is ItemKind.DECODE for item in record.items)

@@ -3,16 +3,13 @@
 import random
 
 import pytest
-from engines import drain_samples, make_engine
+from engines import SMALL_SIZES, drain_samples, make_engine
 
 from looped.engine.generation_request import GenerationRequest
 from looped.llm import LLM
 from looped.programs.executables import all_rungs, reachable_rungs
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind
-
-# The shape of other tests' `LLM`s, which fill the compilation cache on disk.
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 
 
 def random_set(rng, policy):
@@ -77,7 +74,7 @@ def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_r
 def test_what_is_compiled_for_several_samples_and_scores_is_enough(tiny_folder):
     drawn = SamplingParams(max_tokens=3, temperature=1.0, seed=1, n=3)
     for scored in ({}, {"prompt_logprobs": 0}):
-        llm = LLM(str(tiny_folder), **OPTIONS)
+        llm = LLM(str(tiny_folder), **SMALL_SIZES)
         last = SamplingParams(max_tokens=2, **scored)
         requests = [
             GenerationRequest(prompt_token_ids=(5, 6), params=drawn),

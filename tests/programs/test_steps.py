@@ -25,6 +25,10 @@ from looped.programs.lookahead import LookaheadHeads
 from looped.programs.passes import Parameters, RowMap, prefill, recurrent
 from looped.sampling_params import MAX_LOGPROBS
 
+# One program for all tests here, instead of one for each of its operations.
+coda = jax.jit(coda, static_argnums=0)
+recurrent = jax.jit(recurrent, static_argnums=(0, 1))
+
 ROWS = 16
 NUM_SLOTS = 8
 PROMPT_FIRST_ROW, PROMPT_ROWS = 3, 5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, logged_engine, make_engine
+from engines import SMALL, SMALL_FLAGS, complete, logged_engine, make_engine
 
 import looped as package
 from looped.engine.events import AbortEvent, FaultEvent, LaunchEvent
@@ -253,7 +253,7 @@ def test_a_line_costs_a_bounded_time_and_space(tmp_path, logged):
 
 def test_generate_writes_a_log(tiny_folder, tmp_path):
     log = tmp_path / "log.jsonl"
-    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos")
+    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos", *SMALL_FLAGS)
     plain = looped("generate", "hello", *options).stdout
     done = looped("generate", "hello", *options, "--launch-log", log, "--launch-log-waits")
     assert done.stdout == plain

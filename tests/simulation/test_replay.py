@@ -72,7 +72,7 @@ CASES = {
         "policy": "slack",
         "policy_options": (("target", "0.002"), ("costs", "ouro-1.4b-h200")),
     },
-    "several chunks at once": {"policy": "wavefront"},
+    "several chunks at once": {"policy": "wavefront", "prefill_chunk_size": 7},
 }
 
 

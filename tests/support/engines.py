@@ -21,14 +21,23 @@ from looped.loading import LoadedModel, load_folder
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
-# Small enough to compile in seconds, large enough that chunks, blocks and slots run out.
-SMALL = EngineConfig(
-    max_num_seqs=8,
-    max_num_batched_tokens=32,
-    prefill_chunk_size=16,
-    max_model_len=96,
-    num_blocks=4 * 8 * 6,
+# Small enough to compile in seconds, large enough that chunks, blocks and slots run out. Tests to
+# which sizes do not matter take these: every other shape is a ladder to compile.
+SMALL_SIZES = {
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 32,
+    "prefill_chunk_size": 16,
+    "max_model_len": 96,
+    "num_blocks": 4 * 8 * 6,
+}
+SMALL = EngineConfig(**SMALL_SIZES)
+SMALL_FLAGS = tuple(
+    text
+    for name, size in SMALL_SIZES.items()
+    for text in (f"--{name.replace('_', '-')}", str(size))
 )
+"""The same for a command."""
+NUM_SLOTS = SMALL.max_num_seqs
 
 # Every shape of device state compiles a ladder of its own, and each fixture its own again. The
 # grouped-query fixture runs through some engine tests by default and through all with `-m slow`.
