@@ -101,6 +101,7 @@ def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(ti
 @pytest.mark.long
 def test_num_loops_loads_the_whole_model_at_that_depth(tiny_folder):
     options = ("generate", "--model", tiny_folder, "--prompt-ids", "5,6", "--max-tokens", 3)
+    options += SMALL_FLAGS
     result = json.loads(looped(*options, "--num-loops", 2, "--json").stdout)
     assert result["exit_depths"] == [2, 2, 2]
 
@@ -174,7 +175,7 @@ def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
         [sys.executable, example, tiny_folder, "hello", "--max-tokens", "12"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    expected = looped("generate", "hello", "--model", tiny_folder, "--max-tokens", 12)
+    expected = looped("generate", "hello", "--model", tiny_folder, "--max-tokens", 12, *SMALL_FLAGS)
     assert done.stdout == expected.stdout
 
 

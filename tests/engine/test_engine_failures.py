@@ -250,10 +250,9 @@ def test_the_old_state_is_deleted_before_a_fresh_one_is_made(tiny_folder, monkey
     assert not engine.runner.state.key_pool.is_deleted()
 
 
-@pytest.mark.long
 def test_blocks_that_nobody_owns_are_never_written(tiny_folder):
     """A pattern in every block of every layer; the last ones, beyond what is needed, keep it."""
-    engine = make_engine(tiny_folder, num_blocks=400, prefix_caching=False)
+    engine = make_engine(tiny_folder, prefix_caching=False)
     noise = np.random.default_rng(0).normal(size=engine.runner.state.key_pool.shape)
     pattern = noise.astype(np.float32)
     engine.runner._state = replace(

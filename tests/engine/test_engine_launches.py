@@ -311,7 +311,7 @@ def test_the_state_is_donated_and_updated_in_place(tiny_folder):
 @pytest.mark.long
 def test_temporary_memory_does_not_grow_with_the_pool(tiny_folder):
     temps = []
-    for num_blocks in (64, 4096):
+    for num_blocks in (SMALL.num_blocks, 4096):
         engine = make_engine(tiny_folder, num_blocks=num_blocks)
         executables = Executables(
             engine.runner.executables.shape, engine._parameters, backend="xla"

@@ -5,7 +5,16 @@ from itertools import product
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, loaded_model, logged_engine, make_engine, make_llm, run_params
+from engines import (
+    NUM_SLOTS,
+    SMALL,
+    complete,
+    loaded_model,
+    logged_engine,
+    make_engine,
+    make_llm,
+    run_params,
+)
 from known_policies import NEWEST, known_policies
 from plug_ins import install_plug_in
 
@@ -61,7 +70,7 @@ def mixed_answers(square_golden):
     known = [(run["token_ids"], run["exit_depths"]) for run in known_runs(square_golden)]
     assert found[: len(known)] == known
     assert {depth for _, depths in found[len(known) :] for depth in depths} == {2, 3, 4}
-    assert crowd == 16
+    assert crowd == NUM_SLOTS
     return found
 
 
@@ -72,7 +81,7 @@ def test_every_policy_says_the_same(square_golden, mixed_answers, name, max_deco
     policy = ONE_ITEM_A_PROMPT.get(name, NEWEST)
     found, crowd = answers(square_golden, policy=policy, max_decode_rows=max_decode_rows)
     assert found == mixed_answers
-    assert crowd <= (max_decode_rows or 16)
+    assert crowd <= (max_decode_rows or NUM_SLOTS)
     assert crowd > 2 or policy is NEWEST
 
 
