@@ -43,6 +43,16 @@ def serve(engine, requests):
     return drain_samples(engine)
 
 
+def test_engines_of_one_shape_share_steps_here_and_each_counts_its_own(tiny_folder):
+    """As tests/support/shared_steps.py has it: only the time to compile is saved."""
+    rung = (LaunchKind.CODA, 8)
+    first, second = (make_engine(tiny_folder).runner.executables for _ in range(2))
+    assert first.get(rung) is second.get(rung)
+    assert first.slot_writer is second.slot_writer
+    assert (first.num_compilations, second.num_compilations) == (2, 2)
+    assert first.compiled_rungs == second.compiled_rungs == (rung,)
+
+
 @pytest.mark.parametrize("options", [{}, {"prefix_caching": False}, {"deterministic": True}])
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic", "wavefront"])
 def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_reach(
