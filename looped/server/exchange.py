@@ -17,6 +17,9 @@ from .sampling import field_names
 from .schema import GenerationFields
 from .streams import NOBODY, ClientGoneError, EventStream, unless_gone
 
+ALL_THE_ROOM = -1
+"""A max_tokens as llama.cpp has it: as many as have room."""
+
 
 class Exchange(ABC):
     """One request of an endpoint.
