@@ -135,7 +135,7 @@ class _TokenReader:
         """Tokens in a list, or by name in an object; an empty list if the setting is left out."""
         tokens = values.get(name) or []
         if not isinstance(tokens, kinds):
-            expected = " or ".join({list: "a list", dict: "an object"}[kind] for kind in kinds)
+            expected = "a list or an object" if dict in kinds else "a list"
             raise LoopedError(
                 f"{self._folder / SETTINGS_FILE}: {name} must be {expected} of tokens, got "
                 f"{brief(repr(tokens))}"
