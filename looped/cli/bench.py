@@ -79,8 +79,8 @@ def interference(
         list[int] | None,
         typer.Option(
             min=1,
-            help="max_num_batched_tokens; repeat to sweep.  [256, or above 128 max_num_seqs the "
-            "next power of two from max_num_seqs + 128 on]",
+            help="max_num_batched_tokens; repeat to sweep.  [256, or, with max_num_seqs above 128, "
+            "the next power of two at or above max_num_seqs + 128]",
         ),
     ] = None,
     chunk: Annotated[

@@ -56,8 +56,8 @@ def throughput(
         int | None,
         typer.Option(
             min=1,
-            help="max_num_batched_tokens.  [256, or above 128 the next power of two from "
-            "concurrency + 128 on]",
+            help="max_num_batched_tokens.  [256, or, with a concurrency above 128, the next power "
+            "of two at or above concurrency + 128]",
         ),
     ] = None,
     chunk: Annotated[

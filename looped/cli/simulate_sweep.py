@@ -43,8 +43,8 @@ def sweep(
         list[int] | None,
         typer.Option(
             min=1,
-            help="The budget of rows; repeat.  [256, or above 128 max_num_seqs the next power of "
-            "two from max_num_seqs + 128 on]",
+            help="The budget of rows; repeat.  [256, or, with max_num_seqs above 128, the next "
+            "power of two at or above max_num_seqs + 128]",
         ),
     ] = None,
     slo: Annotated[

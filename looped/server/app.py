@@ -24,8 +24,8 @@ DESCRIPTION = """An OpenAI-compatible server for looped language models.
 
 Fields marked **Looped** are extensions. Fields that are described as *not served*, and those that
 vLLM, SGLang, TGI and llama.cpp have besides, are accepted at the values that change nothing; other
-values are answered 400 by name. Fields that nobody knows are ignored with a warning in the log, or
-answered 400 under `--strict-fields`."""
+values are answered 400 by name. Unknown fields are ignored with a warning in the log, or answered
+400 under `--strict-fields`."""
 
 
 def create_app(llm: LLM, config: ServerConfig) -> FastAPI:

@@ -37,13 +37,13 @@ class ServerConfig:
     restart_engine: bool = False
     """Build a new engine, once, if the engine dies."""
     keep_alive_seconds: float = 15.0
-    """Seconds of silence after which a stream gets a comment line, which clients ignore and
-    proxies take for life, such as while a long prompt is computed; 0 for none."""
+    """Seconds of silence, as while a long prompt is computed, after which a stream gets a comment
+    line: clients skip it, and proxies keep the connection. 0 for none."""
     allow_exit_mode: bool = False
     """Let requests choose another exit mode than the engine's."""
     strict_fields: bool = False
-    """Refuse requests with fields that nobody knows; by default each name is warned of once, and
-    ignored."""
+    """Refuse requests with unknown fields; by default they are ignored, with one warning for each
+    name."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -57,7 +57,8 @@ class SpecialTokens:
             settings: its tokenizer_config.json.
 
         Raises:
-            LoopedError: a token that is neither a text nor an object with a `content`.
+            LoopedError: a token that is neither a text nor an object with a `content`, or a setting
+                that should hold several tokens and does not.
         """
         source, older = folder / SETTINGS_FILE, {}
         if (numbered := settings.get("added_tokens_decoder")) is None:
@@ -66,13 +67,14 @@ class SpecialTokens:
             numbered = read_optional_json(source)
         values = {**settings, **older}
         reader = _TokenReader(folder)
-        extra = values.get("extra_special_tokens") or {}
-        others = {name: text for name, text in values.items() if _names_another(name, text)}
+        extra = reader.several(values, "extra_special_tokens", list, dict)
+        listed = reader.several(values, "additional_special_tokens", list)
+        if isinstance(extra, list):
+            listed = extra or listed
+        others = {name: token for name, token in values.items() if _names_another(name, token)}
         others |= extra if isinstance(extra, dict) else {}
         named = {name: values[name] for name in NAMES if values.get(name)} | others
         tokens = {name: reader.special(name, token) for name, token in named.items()}
-        listed = extra if isinstance(extra, list) and extra else None
-        listed = listed or values.get("additional_special_tokens") or []
         additional = tuple(reader.special("additional_special_tokens", token) for token in listed)
         special = {token.content for token in (*tokens.values(), *additional)}
         return cls(
@@ -129,6 +131,17 @@ class _TokenReader:
             return AddedToken(value, special=True)
         return self._token(name, value, special=True)
 
+    def several(self, values: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        """Tokens in a list, or by name in an object; an empty list if the setting is left out."""
+        tokens = values.get(name) or []
+        if not isinstance(tokens, kinds):
+            expected = "a list or an object" if dict in kinds else "a list"
+            raise LoopedError(
+                f"{self._folder / SETTINGS_FILE}: {name} must be {expected} of tokens, got "
+                f"{brief(repr(tokens))}"
+            )
+        return tokens
+
     def numbered(self, source: Path, values: object, special: set[str]) -> Mapping[int, AddedToken]:
         """Tokens by id: of `added_tokens_decoder`, or of the older file, which has ids by token."""
         if not isinstance(values, Mapping):
@@ -166,8 +179,13 @@ def read_optional_json(path: Path) -> dict[str, Any]:
 
 
 def _names_another(name: str, value: object) -> bool:
-    """Whether a setting names a special token beyond transformers' own: `image_token` and such."""
-    return name.endswith("_token") and name not in NAMES and isinstance(value, str) and value != ""
+    """Whether a setting names a special token beyond transformers' own: `image_token` and such.
+
+    An object is one only if it says so; without that, transformers leaves it out.
+    """
+    is_token = isinstance(value, Mapping) and value.get("__type") == "AddedToken"
+    is_named = is_token or (isinstance(value, str) and value != "")
+    return is_named and name.endswith("_token") and name not in NAMES
 
 
 def _is_in(token: object, special: set[str]) -> bool:

@@ -54,7 +54,7 @@ def find_stop_token_ids(folder: Path, fast: FastTokenizer | None) -> frozenset[i
 
 
 def _vocab_size(folder: Path) -> float:
-    """Tokens of the folder's model; without a configuration, as many as one likes."""
+    """Tokens of the folder's model; infinity without a configuration."""
     path = folder / "config.json"
     size = read_json(path).get("vocab_size") if path.exists() else None
     return size if isinstance(size, int) else math.inf

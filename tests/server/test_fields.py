@@ -27,7 +27,7 @@ BAD_OF_BOTH = [
     ("logit_bias", {"1": "2"}),
     ("logit_bias", [1]),
     ("max_tokens", 0),
-    ("max_tokens", -1),
+    ("max_tokens", -2),
     ("max_tokens", "5"),
     ("max_tokens", True),
     ("max_tokens", 10**30),

@@ -86,14 +86,21 @@ def test_a_prompt_that_leaves_one_token_gets_it(live, is_stream):
     assert int(usage) == 1 + 6 + 16
 
 
-def test_a_chat_gets_all_the_room(live):
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": -1}, {"max_completion_tokens": -1}])
+def test_a_chat_gets_all_the_room(live, fields):
     prompt = live.post("/tokenize", chat_of(200)).json()["count"]
     answer = live.post(
-        "/v1/chat/completions", {**chat_of(200), "ignore_eos": True, "stop_token_ids": []}
+        "/v1/chat/completions",
+        {**chat_of(200), "ignore_eos": True, "stop_token_ids": [], **fields},
     ).json()
     assert answer["usage"]["prompt_tokens"] == prompt
     assert answer["usage"]["completion_tokens"] == 256 - prompt
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_completion_gets_all_the_room_if_it_asks_for_that(live):
+    body = {"prompt": [[5] * 230, [5] * 250], "ignore_eos": True, "max_tokens": -1}
+    assert live.post("/v1/completions", body).json()["usage"]["completion_tokens"] == 26 + 6
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

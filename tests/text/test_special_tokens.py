@@ -74,6 +74,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, list[int], str]] = {
         [90, 512, 91, 513],
         "xy",
     ),
+    "another name with an object": (
+        {"image_token": token("<|a|>", lstrip=True, **TYPED), "audio_token": token("<|b|>")},
+        {},
+        "x <|a|>y<|b|>",
+        [90, 512, 91, 30, 94, 68, 94, 32],
+        "xy<|b|>",
+    ),
     "all names": (
         NAMED,
         {},
@@ -242,6 +249,17 @@ def test_a_word_of_the_vocabulary_becomes_special_by_its_name(folder: Path) -> N
             {"additional_special_tokens": [{"text": "<|a|>"}]},
             {},
             "additional_special_tokens must be a text or an object with a content, got {'text'",
+        ),
+        (
+            {"additional_special_tokens": "<|a|>"},
+            {},
+            "additional_special_tokens must be a list of tokens, got '<|a|>'",
+        ),
+        ({"additional_special_tokens": {"a": "<|a|>"}}, {}, "must be a list of tokens, got {'a'"),
+        (
+            {"extra_special_tokens": "<|a|>"},
+            {},
+            "extra_special_tokens must be a list or an object of tokens, got '<|a|>'",
         ),
         ({"added_tokens_decoder": ["<|a|>"]}, {}, "added_tokens_decoder must be an object, got ["),
         ({"added_tokens_decoder": {"x": token("<|a|>")}}, {}, "expected a token id, got 'x'"),

@@ -11,7 +11,7 @@ from looped.sampling_params import MAX_LOGPROBS
 from ..errors import ApiError
 from ..generation import Output
 from .backend import Backend
-from .exchange import Exchange
+from .exchange import ALL_THE_ROOM, Exchange
 from .logprobs import chat_logprobs
 from .responses import (
     ERRORS,
@@ -66,6 +66,8 @@ class ChatExchange(Exchange):
         max_tokens = (
             body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         )
+        if max_tokens == ALL_THE_ROOM:
+            max_tokens = None
         if max_tokens is not None and max_tokens < 1:
             name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
             raise ApiError(400, f"{name} must be at least 1, got {max_tokens}", param=name)

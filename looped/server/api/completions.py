@@ -10,7 +10,7 @@ from looped.engine.outputs import Completion, LoopScores, TokenEvent
 from ..errors import ApiError
 from ..generation import Output
 from .backend import Backend
-from .exchange import Exchange
+from .exchange import ALL_THE_ROOM, Exchange
 from .logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
 from .responses import (
     ERRORS,
@@ -43,7 +43,7 @@ class CompletionExchange(Exchange):
 
     id_prefix = "cmpl"
     prompt_field = "prompt"
-    default_max_tokens = 16
+    default_max_tokens: int | None = 16
 
     def __init__(self, backend: Backend, body: CompletionRequest) -> None:
         super().__init__(backend, body)
@@ -57,17 +57,21 @@ class CompletionExchange(Exchange):
         self._prompts = split_prompts(body.prompt)
         self._has_logprobs = body.logprobs is not None
         self._is_echo = bool(body.echo)
+        max_tokens = body.max_tokens
+        if max_tokens == ALL_THE_ROOM:
+            max_tokens = self.default_max_tokens = None
         fewest = 0 if self._is_echo else 1
-        if body.max_tokens is not None and body.max_tokens < fewest:
+        if max_tokens is not None and max_tokens < fewest:
             raise ApiError(
                 400,
-                f"max_tokens must be at least 1, or 0 with echo; got {body.max_tokens}",
+                f"max_tokens must be at least 1, or 0 with echo; got {max_tokens}",
                 param="max_tokens",
             )
         # The engine runs a prompt for nothing else but its scores.
-        is_scored = self._is_echo and (self._has_logprobs or body.max_tokens == 0)
+        is_scored = self._is_echo and (self._has_logprobs or max_tokens == 0)
         self.params = backend.params(
             body,
+            max_tokens=max_tokens,
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs or 0 if is_scored else None,
         )

@@ -17,6 +17,9 @@ from .responses import FinishReason, Usage
 from .sampling import field_names
 from .schema import GenerationFields
 
+ALL_THE_ROOM = -1
+"""A max_tokens as llama.cpp has it: as many as have room."""
+
 
 class Exchange(ABC):
     """One request of an endpoint.

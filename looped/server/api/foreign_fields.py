@@ -1,4 +1,4 @@
-"""Fields that other servers know and this one does not serve, and those that nobody knows.
+"""Fields that other servers know and this one does not serve, and unknown ones.
 
 Clients written for vLLM, SGLang, TGI, llama.cpp or transformers send their fields with every
 request, most of them at values that change nothing. Those pass; a value that would change the
@@ -120,6 +120,7 @@ FOREIGN_FIELDS: dict[str, ForeignField] = {
     "messages": off([], instead="prompt, or call /v1/chat/completions"),
     "input_ids": off(),
     "prompt_embeds": off(),
+    "image_data": off([]),
     "suffix": off(""),
     "truncate": off(),
     "truncate_prompt_tokens": off(),
@@ -147,6 +148,7 @@ FOREIGN_FIELDS: dict[str, ForeignField] = {
     "n_probs": off(0, instead="logprobs"),
     "top_n_tokens": off(0, instead="logprobs"),
     "post_sampling_probs": off(False),
+    "response_fields": off([]),
     "prompt_logprobs": off(False, instead="echo and logprobs, at /v1/completions"),
     "prompt_logprobs_every_loop": off(False),
     "decoder_input_details": off(False),
@@ -244,7 +246,7 @@ class FieldCheck:
             return
         self._warned.add(name)
         if len(self._warned) > MOST_WARNINGS:
-            logger.warning("requests have more unknown fields, which are ignored without a word")
+            logger.warning("requests have more unknown fields, which are ignored without warnings")
             return
         logger.warning(
             "requests have a field %s, which this server does not know: it is ignored "

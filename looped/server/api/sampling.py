@@ -90,8 +90,9 @@ def check_tools(body: GenerationFields) -> None:
         if getattr(body, field) and getattr(body, choice) != "none":
             raise ApiError(
                 400,
-                f"{field}: this server calls none, and without {choice} the model may choose to: "
-                f'leave them out, or give {choice} "none", with which they are not used',
+                f'{field}: this server calls none, and with {choice} "auto", which is the default, '
+                f'a model may choose to: leave them out, or give {choice} "none", with which they '
+                "are not used",
                 param=field,
             )
 

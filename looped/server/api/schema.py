@@ -89,7 +89,7 @@ class GenerationFields(Body):
     """Options that completions and chat completions share."""
 
     max_tokens: int | None = None
-    """Tokens to emit at most."""
+    """Tokens to emit at most; -1 is as many as fit."""
     temperature: float | None = None
     """0 is greedy; by default 1."""
     top_p: float | None = None
@@ -257,7 +257,7 @@ class ChatRequest(GenerationFields):
     messages: list[Message]
     """The conversation so far."""
     max_completion_tokens: int | None = None
-    """Another name for max_tokens; by default, as many as fit."""
+    """Another name for max_tokens; by default, and at -1, as many as fit."""
     logprobs: HasLogprobs = None
     """Return the log-probability of every token; 0 is false."""
     top_logprobs: int | None = None
