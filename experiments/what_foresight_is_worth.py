@@ -144,12 +144,12 @@ from typing import Any
 from looped.measure.page import table_head, table_row
 from looped.measure.statistics import Numbers
 from looped.sched import CostModel, ExitMode
-from looped.simulation.capacity import full_house_rate
-from looped.simulation.grid import Grid, Point, run_grid
 from looped.simulation.loads.workload import Lengths
-from looped.simulation.paired import paired_numbers
 from looped.simulation.report import caution, interval_cell
 from looped.simulation.runs import WorkloadPlan, cost_table
+from looped.simulation.sweeps.capacity import full_house_rate
+from looped.simulation.sweeps.grid import Grid, Point, run_grid
+from looped.simulation.sweeps.paired import paired_numbers
 
 TABLES = ("ouro-1.4b-h200", "demo-cpu")
 FAMILIES = ("easy", "typical", "hard")

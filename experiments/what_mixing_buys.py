@@ -80,13 +80,13 @@ from looped.measure.cells import number_cell
 from looped.measure.page import table_head, table_row
 from looped.measure.statistics import Numbers
 from looped.record.timeline import Timeline
-from looped.simulation.capacity import keeps_up
-from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
 from looped.simulation.loads.workload import Lengths
-from looped.simulation.paired import paired_numbers
 from looped.simulation.report import caution, interval_cell
 from looped.simulation.runs import WorkloadPlan, cost_table
 from looped.simulation.summary import Summary
+from looped.simulation.sweeps.capacity import keeps_up
+from looped.simulation.sweeps.grid import Grid, Point, mean_numbers, run_grid
+from looped.simulation.sweeps.paired import paired_numbers
 
 TABLES = ("ouro-1.4b-h200", "demo-cpu")
 POLICIES = ("mixed", "separate", "atomic")

@@ -102,12 +102,12 @@ from dataclasses import dataclass, field, replace
 
 from looped.measure.page import table_head, table_row
 from looped.sched import CostModel
-from looped.simulation.capacity import full_house_rate
-from looped.simulation.grid import Grid, Point, run_grid
 from looped.simulation.loads.workload import Lengths
-from looped.simulation.paired import paired_numbers
 from looped.simulation.report import caution, interval_cell
 from looped.simulation.runs import WorkloadPlan, cost_table
+from looped.simulation.sweeps.capacity import full_house_rate
+from looped.simulation.sweeps.grid import Grid, Point, run_grid
+from looped.simulation.sweeps.paired import paired_numbers
 
 TABLES = ("ouro-1.4b-h200", "demo-cpu")
 NUM_SEQS = 16

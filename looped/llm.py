@@ -13,7 +13,7 @@ from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion, StepOutput
-from looped.engine.planning import check_options
+from looped.engine.sizes import check_options
 from looped.programs.lookahead import check_lookahead
 from looped.text.stop_ids import find_stop_token_ids
 from looped.text.text_outputs import TextOutputs
@@ -207,18 +207,18 @@ class LLM:
             self.tokenizer, self.engine.abort, vocab_size=self.engine.model_config.vocab_size
         )
         names = [str(index) for index in range(len(requests))]
-        named = [
-            (name, request.prompt_token_ids, texts.register(name, request.params))
+        named = {
+            name: replace(request, params=texts.register(name, request.params))
             for name, request in zip(names, requests, strict=True)
-        ]
-        # None is added before all are checked: who listens to the engine hears of none, or of all.
-        for one in named:
-            self.engine.check_request(*one)
+        }
         try:
-            for one in named:
-                self.engine.add_request(*one)
+            self.engine.add_requests(named)
             self.engine.warm_up(
-                [len(token_ids) for _, token_ids, params in named for _ in range(params.n)],
+                [
+                    len(request.prompt_token_ids)
+                    for request in named.values()
+                    for _ in range(request.params.n)
+                ],
                 has_scores=any(request.params.prompt_logprobs is not None for request in requests),
                 should_stop=should_stop,
             )

@@ -14,7 +14,6 @@ from looped.convert import (
     read_lookahead_gate,
 )
 from looped.models import OuroModel, load_model
-from looped.programs.lookahead import serves
 
 from .config import LAYER_FORMS, ModelConfig
 from .errors import UsageError
@@ -39,11 +38,6 @@ class LoadedModel:
     dtype: str
     lookahead_gate: LookaheadGate | None = None
     """Trained heads of exit mode `lookahead`, where the folder has them."""
-
-    @property
-    def has_lookahead_gate(self) -> bool:
-        """Whether exit mode `lookahead` can be used with this P."""
-        return self.lookahead_gate is not None and serves(self.lookahead_gate, self.config)
 
     @property
     def layers(self) -> str:

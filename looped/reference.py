@@ -113,13 +113,7 @@ def generate(
             f"expected 1 <= min_loops <= max_loops <= {num_loops}, "
             f"got min_loops {min_loops}, max_loops {max_loops}"
         )
-    for needed_by, option in (
-        ("trace", trace),
-        ("random_lookahead", lookahead_head),
-        ("lookahead", lookahead_gate),
-    ):
-        if (mode == needed_by) != (option is not None):
-            raise UsageError(f"exit mode {mode}: a {needed_by} option is for that mode alone")
+    _check_mode(mode, trace=trace, random_lookahead=lookahead_head, lookahead=lookahead_gate)
     num_prompt = len(prompt_token_ids)
     # Rounded up, so that sequences of similar length share a compilation.
     num_positions = -(-(num_prompt + max_tokens) // 64) * 64
@@ -147,12 +141,10 @@ def generate(
             survival *= np.float32(1.0) - np.float32(jax.nn.sigmoid(gates[0]))
             signal, first_deciding = np.float32(1.0) - survival, min_loops
             if lookahead_head is not None:
-                signal = np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ lookahead_head))
-                first_deciding = min_loops - 1
+                signal, first_deciding = _head_signal(row, lookahead_head), min_loops - 1
             if lookahead_gate is not None and loop < num_loops - 1:
                 head, bias = lookahead_gate.weight[loop - 1], lookahead_gate.bias[loop - 1]
-                signal = np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ head + bias))
-                first_deciding = min_loops - 1
+                signal, first_deciding = _head_signal(row, head, bias), min_loops - 1
             fires = threshold < 1.0 and loop >= first_deciding and signal >= np.float32(threshold)
             if trace is not None:
                 wanted = trace[index + 1] if index + 1 < len(trace) else num_loops
@@ -165,6 +157,20 @@ def generate(
                 break
         exit_loop = loop
         cache = cache.fill_deeper_planes(position, exit_loop)
+
+
+def _check_mode(mode: ExitMode, **options: object) -> None:
+    """UsageError for a mode without the option that is its own, or with another's."""
+    for needed_by, option in options.items():
+        if (mode == needed_by) != (option is not None):
+            raise UsageError(f"exit mode {mode}: a {needed_by} option is for that mode alone")
+
+
+def _head_signal(
+    row: Float[Array, "1 E"], head: Float[Array, " E"], bias: float | np.float32 = 0.0
+) -> np.float32:
+    """What a look-ahead head says of a row, in float32."""
+    return np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ head + bias))
 
 
 @jax.jit

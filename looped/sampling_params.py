@@ -96,6 +96,18 @@ class SamplingParams:
     """Lower goes first, under scheduling policy `priority`."""
 
     def __post_init__(self) -> None:
+        self._check_types()
+        object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        stop = checked_stop(self.stop, is_included=self.include_stop_str_in_output)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
+        self._check_max_tokens()
+        self._check_draws()
+        self._check_logprobs()
+        self._check_samples()
+        self._check_edits()
+
+    def _check_types(self) -> None:
         for name in (*WHOLE_NUMBERS, *OPTIONAL_WHOLE_NUMBERS):
             value = getattr(self, name)
             is_unset = value is None and name in OPTIONAL_WHOLE_NUMBERS
@@ -107,17 +119,16 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "prompt_logprobs_every_loop"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
-        if self.include_stop_str_in_output and not self.stop:
-            raise UsageError("include_stop_str_in_output needs a stop string, got no stop")
-        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
+
+    def _check_max_tokens(self) -> None:
         fewest = 1 if self.prompt_logprobs is None else 0
         if self.max_tokens is not None and self.max_tokens < fewest:
             raise UsageError(
                 "max_tokens must be at least 1, or 0 with prompt_logprobs to score the prompt "
                 f"alone; got {self.max_tokens}"
             )
+
+    def _check_draws(self) -> None:
         is_greedy = self.temperature == 0
         if not is_greedy and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
             raise UsageError(
@@ -130,6 +141,8 @@ class SamplingParams:
             raise UsageError(f"top_p must be in {MIN_TOP_P:g} to 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
+
+    def _check_logprobs(self) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_LOGPROBS:
@@ -139,7 +152,8 @@ class SamplingParams:
                 "prompt_logprobs_every_loop needs prompt_logprobs, which was left out; give it, 0 "
                 "for the prompt's own tokens alone"
             )
-        self._check_samples()
+
+    def _check_edits(self) -> None:
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
@@ -194,8 +208,16 @@ def _token_ids(values: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _stop_strings(values: Any) -> tuple[str, ...]:
-    """Stop strings of one text or several, in range."""
+def checked_stop(values: Any, *, is_included: bool) -> tuple[str, ...]:
+    """Stop strings of one text or several, in range.
+
+    Args:
+        values: as a user gave them.
+        is_included: include_stop_str_in_output.
+
+    Raises:
+        UsageError: naming the option, what is allowed and what came.
+    """
     texts = (values,) if isinstance(values, str) else values
     if not isinstance(texts, list | tuple) or any(not isinstance(text, str) for text in texts):
         raise UsageError(f"stop must be a text or a list of texts, got {values!r}")
@@ -206,6 +228,8 @@ def _stop_strings(values: Any) -> tuple[str, ...]:
             raise UsageError(
                 f"stop takes texts of 1 to {MAX_STOP_STRING_LENGTH} characters, got {len(text)}"
             )
+    if is_included and not texts:
+        raise UsageError("include_stop_str_in_output needs a stop string, got no stop")
     return tuple(texts)
 
 

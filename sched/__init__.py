@@ -31,7 +31,7 @@ from .buckets import (
     recurrent_ladder,
     score_ladder,
 )
-from .config import SchedulerConfig
+from .config import SchedulerConfig, SchedulerOptions
 from .costing.cost_model import CostModel, read_cost_table
 from .costing.work import LaunchCosts, LaunchWork
 from .errors import ConfigError, InterfaceError, RequestError
@@ -127,6 +127,7 @@ __all__ = [
     "ScheduledItem",
     "Scheduler",
     "SchedulerConfig",
+    "SchedulerOptions",
     "ScoreResult",
     "Selection",
     "SimulatedClock",

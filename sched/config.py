@@ -12,7 +12,70 @@ SCHEDULING_POLICIES = ("fcfs", "priority")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig:
+class SchedulerOptions:
+    """What may be chosen of a scheduler, whatever the model; sizes in tokens unless said otherwise.
+
+    The options of an engine and of a simulation are made of these: names, defaults, help and checks
+    are here alone.
+    """
+
+    prompt_shortcut: bool | None = None
+    """Let prompts run their depths in one launch while no request is past its prompt (policy
+    mixed). None: as measured best."""
+    max_num_seqs: int = 16
+    """Requests that may be active at once."""
+    max_num_batched_tokens: int | None = None
+    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
+    next power of two at or above max_num_seqs + 128."""
+    max_decode_rows: int | None = None
+    """Decode rows that a launch may have; below the number of ready ones, the policy's order
+    decides who goes. None: max_num_seqs."""
+    prefill_chunk_size: int | None = None
+    """Most prompt tokens in an item. None: min(128, budget - max_num_seqs + 1)."""
+    block_size: int = 16
+    """Positions in a KV block."""
+    kv_watermark: int = 0
+    """Blocks, over all planes, kept free at admission while anything is active."""
+    min_coda_batch_size: int = 1
+    """Rows worth an LM-head launch while other tokens are still in the loops."""
+    max_prefill_batches_before_decode: int | None = None
+    """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
+    scheduling_policy: str = "fcfs"
+    """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
+    admission_scan_limit: int = 64
+    """Waiting requests looked at in one round of admission."""
+    admission_bypass_limit: int = 8
+    """Later admissions that a blocked request tolerates before all behind it wait."""
+    prefix_caching: bool | None = None
+    """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
+    a policy that has several prompt items of a request under way at once."""
+    incremental_kv: bool = False
+    """Claim KV when it is first written; gains no concurrency until preemption exists."""
+
+    def __post_init__(self) -> None:
+        """Check every option by itself; those that others depend on are SchedulerConfig's."""
+        positive = "block_size max_num_seqs min_coda_batch_size admission_scan_limit"
+        for name in positive.split():
+            self._check_at_least(1, name)
+        self._check_at_least(0, "admission_bypass_limit")
+        self._check_at_least(0, "kv_watermark")
+        for name in ("max_num_batched_tokens", "max_prefill_batches_before_decode"):
+            if getattr(self, name) is not None:
+                self._check_at_least(1, name)
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ConfigError(
+                f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, "
+                f"got {self.scheduling_policy!r}"
+            )
+
+    def _check_at_least(self, lowest: int, name: str) -> None:
+        value = getattr(self, name)
+        if value < lowest:
+            raise ConfigError(f"{name} must be >= {lowest}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig(SchedulerOptions):
     """Everything that the Scheduler needs to know. Sizes in tokens unless said otherwise."""
 
     num_planes: int
@@ -23,41 +86,10 @@ class SchedulerConfig:
     """KV blocks in the pool, over all planes."""
     max_model_len: int
     """Longest prompt plus output of a request."""
-    block_size: int = 16
-    """Positions in a block."""
-    max_num_seqs: int = 16
-    """Requests that may be active at once: slots in device state."""
-    max_num_batched_tokens: int | None = None
-    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
-    next power of two at or above max_num_seqs + 128."""
-    prefill_chunk_size: int | None = None
-    """Most prompt tokens in an item. None: derived, min(128, budget - max_num_seqs + 1)."""
-    min_coda_batch_size: int = 1
-    """Rows worth an LM-head launch while other tokens are still in the loops."""
-    max_prefill_batches_before_decode: int | None = None
-    """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
-    prompt_shortcut: bool | None = None
-    """Let prompts run their depths in one launch while no request is past its prompt.
-    None: as measured best, where the policy uses it."""
-    max_decode_rows: int | None = None
-    """Decode rows that a launch may have. None: max_num_seqs, so every ready one is in it."""
     policy: str | Policy = "mixed"
     """Name of a policy that is shipped or installed, or a Policy."""
     policy_options: PolicyOptions = ()
     """Keys and values, as typed, for a policy that is named and made from options."""
-    scheduling_policy: str = "fcfs"
-    """Order of admission: `fcfs`, or `priority` (lower first, then arrival)."""
-    admission_scan_limit: int = 64
-    """Waiting requests looked at in one round of admission."""
-    admission_bypass_limit: int = 8
-    """Later admissions that a blocked request tolerates before all behind it wait."""
-    kv_watermark: int = 0
-    """Blocks, over all planes, kept free at admission while anything is active."""
-    incremental_kv: bool = False
-    """Claim blocks when they are first written. Admission counts the whole capacity anyway."""
-    prefix_caching: bool | None = None
-    """Share full prompt blocks between requests with equal prefixes. None: where the policy allows
-    it, which one with several prompt items of a request at once does not."""
     cache_salt: str = ""
     """What else cached blocks depend on: model, dtype, layout."""
     is_chunk_derived: bool = field(init=False)
@@ -66,6 +98,7 @@ class SchedulerConfig:
     """What policy and policy_options mean."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_num_batched_tokens is None:
             object.__setattr__(self, "max_num_batched_tokens", default_budget(self.max_num_seqs))
         self._check_sizes()
@@ -201,16 +234,8 @@ class SchedulerConfig:
         return f"try --max-num-batched-tokens {self._useful_budget}"
 
     def _check_sizes(self) -> None:
-        positive = (
-            "num_planes vocab_size num_blocks max_model_len block_size max_num_seqs "
-            "max_num_batched_tokens min_coda_batch_size admission_scan_limit"
-        )
-        for name in positive.split():
+        for name in ("num_planes", "vocab_size", "num_blocks", "max_model_len"):
             self._check_at_least(1, name)
-        self._check_at_least(0, "admission_bypass_limit")
-        self._check_at_least(0, "kv_watermark")
-        if self.max_prefill_batches_before_decode is not None:
-            self._check_at_least(1, "max_prefill_batches_before_decode")
         if self.budget < self.max_num_seqs:
             raise ConfigError(
                 "max_num_batched_tokens must be >= max_num_seqs, so that every decode row fits: "
@@ -238,13 +263,3 @@ class SchedulerConfig:
                 "kv_watermark must be < num_blocks, or one request at a time would run: "
                 f"{self.kv_watermark} >= {self.num_blocks}; lower --kv-watermark"
             )
-        if self.scheduling_policy not in SCHEDULING_POLICIES:
-            raise ConfigError(
-                f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, "
-                f"got {self.scheduling_policy!r}"
-            )
-
-    def _check_at_least(self, lowest: int, name: str) -> None:
-        value = getattr(self, name)
-        if value < lowest:
-            raise ConfigError(f"{name} must be >= {lowest}, got {value}")

@@ -54,33 +54,24 @@ class Scheduler:
         """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
 
-    def check(self, request: Request) -> None:
-        """Refuse what `add` would, and change nothing.
+    def add(self, *requests: Request) -> None:
+        """Queue requests, in that order: all of them, or none.
 
         Raises:
-            RequestError: it could never run, or has the name of an unfinished request.
+            RequestError: one could never run, or has the name of an unfinished request or of
+                another of these; the queue is as it was.
         """
-        if _name(request) in self._unfinished:
-            raise RequestError(
-                f"request {request.request_id!r}: expected an id of its own, got one of an "
-                "unfinished request"
-            )
-        check_request(request, self.config, self.policy)
-
-    def add(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            RequestError: it could never run; the queue is as it was.
-        """
-        self.check(request)
-        if self._has_prefix_caching:
-            request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
-        request.arrival_index = self._num_added
-        self._queue.add(request)
-        self._num_added += 1
-        self._unfinished[_name(request)] = request
-        self._unseen.append(request)
+        names = set(map(_name, requests))
+        for request in requests:
+            if _name(request) in self._unfinished or _name(request) not in names:
+                raise RequestError(
+                    f"request {request.request_id!r}: expected an id of its own, got one of an "
+                    "unfinished request"
+                )
+            names.remove(_name(request))
+            check_request(request, self.config, self.policy)
+        for request in requests:
+            self._queue_up(request)
 
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Return the next launch, its items now in flight; None if nothing can run.
@@ -227,6 +218,15 @@ class Scheduler:
     def num_cached_blocks(self) -> int:
         """KV blocks that the prefix cache knows, held or not."""
         return self._resources.blocks.cache.num_entries * self.config.num_planes
+
+    def _queue_up(self, request: Request) -> None:
+        if self._has_prefix_caching:
+            request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
+        request.arrival_index = self._num_added
+        self._queue.add(request)
+        self._num_added += 1
+        self._unfinished[_name(request)] = request
+        self._unseen.append(request)
 
     def _note_time(self, now: float) -> None:
         for request in self._unseen:

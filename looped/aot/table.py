@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from .plan import Plan
+from .absent_engine import AbsentEngine
 from .report import StepReport
 from .targets import Target
 
@@ -31,13 +31,13 @@ COLUMNS = (
 )
 
 
-def title_of(plan: Plan, target: Target, context: int) -> str:
+def title_of(engine: AbsentEngine, target: Target, context: int) -> str:
     """What the numbers of one target's table are of."""
-    config, shape = plan.shape.config, plan.shape
+    config, shape = engine.shape.config, engine.shape
     return (
         f"{target.device.device_kind}: {config.num_layers} layers, width {config.hidden_size}, "
         f"{config.num_heads}/{config.num_kv_heads} heads x {config.head_dim}, "
-        f"{config.num_loops} loops, {plan.dtype}, {shape.num_blocks} blocks of "
+        f"{config.num_loops} loops, {engine.dtype}, {shape.num_blocks} blocks of "
         f"{shape.block_size}, {context} keys per sequence"
     )
 

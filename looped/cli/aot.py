@@ -66,7 +66,7 @@ def aot(
         Assembler,
         compile_step,
         load_target,
-        make_plan,
+        make_absent_engine,
         parse_rungs,
         remarks_of,
         steps_to_compile,
@@ -81,15 +81,15 @@ def aot(
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     has_failed = False
     for gpu in [load_target(name) for name in dict.fromkeys(target)]:
-        plan = make_plan(model, engine_config, gpu, dtype=dtype)
-        keys = min(context, plan.shape.max_model_len)
+        engine = make_absent_engine(model, engine_config, gpu, dtype=dtype)
+        keys = min(context, engine.shape.max_model_len)
         assembler = Assembler(gpu.architecture)
         if assembler.path is None:
             logger.warning("no ptxas: registers and spills are not known; pip install triton")
-        rungs = parse_rungs(plan, bucket) if bucket else None
+        rungs = parse_rungs(engine, bucket) if bucket else None
         steps = [
-            (plan.executables(gpu, backend=backend, layers=form), rung)
-            for backend, form, rung in steps_to_compile(plan, backends, forms, rungs)
+            (engine.executables(gpu, backend=backend, layers=form), rung)
+            for backend, form, rung in steps_to_compile(engine, backends, forms, rungs)
         ]
         reports = []
         for executables, rung in track(steps, f"compiling for {gpu.name}"):
@@ -97,7 +97,7 @@ def aot(
             if as_json:
                 print(json.dumps(reports[-1].to_json()), flush=True)
         if not as_json:
-            console.print(title_of(plan, gpu, keys))
+            console.print(title_of(engine, gpu, keys))
             console.print(table_of(reports))
         for remark in remarks_of(reports):
             logger.warning("%s", remark)

@@ -139,7 +139,7 @@ def interference(
     kv_cache_dtype: CacheDtype = None,
     attention_backend: AttentionBackend = EngineConfig.attention_backend,
     layers: LayerForm = None,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = EngineConfig.block_size,
     seed: PromptSeed = 0,
     has_plots: HasPlots = True,
     profile: BenchProfileFolder = None,

@@ -24,10 +24,7 @@ from .load_options import (
     SloShare,
     SloTtft,
     Timeout,
-    check_rates,
-    dataset_prompts,
     draw_loads,
-    made_up_prompts,
 )
 from .options import BenchProfileFolder, with_config_options
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
@@ -72,9 +69,11 @@ def replay(
     from looped.bench.replay.benchmark import HEAD, Replay, judge_arms, play_arms, profile_arms
     from looped.bench.replay.report import replay_page
     from looped.bench.serve.load_summary import Judgement
+    from looped.bench.serve.prompt_source import PromptSource
     from looped.bench.serve.served_request import Objective
+    from looped.bench.serve.sharegpt import Lengths
     from looped.config import ModelConfig
-    from looped.measure.arrivals import poisson_arrivals
+    from looped.measure.arrivals import check_rate, poisson_arrivals
     from looped.measure.machine import describe_host, devices_seen_apart
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.measure.violation import check_valid
@@ -86,32 +85,27 @@ def replay(
         max_lag=max_lag,
         max_queue=max_queue,
     )
-    check_rates([rate])
+    check_rate(rate)
     check_folders(out, profile)
     if has_plots:
         require_plots()
     check_profile_folder(profile)
     config = ModelConfig.from_file(model / "config.json")
     longest = engine_config.max_model_len or config.max_position_embeddings
-    if dataset is None:
-        sample = made_up_prompts(
-            config.vocab_size,
-            num_requests=num_requests,
-            max_model_len=longest,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            seed=seed,
-        )("replay")
-    else:
-        sample = dataset_prompts(
-            dataset,
-            model,
-            num_requests=num_requests,
+    prompts = PromptSource(
+        num_requests=num_requests,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        dataset=dataset,
+        lengths=Lengths(
             min_tokens=min_tokens,
             max_prompt_tokens=max_prompt_tokens,
-            max_total_tokens=min(max_total_tokens, longest),
-            seed=seed,
-        )("replay")
+            max_total_tokens=max_total_tokens,
+        ),
+    )
+    sample = prompts.sampler(
+        vocab_size=config.vocab_size, max_model_len=longest, tokenizer=model, seed=seed
+    )("replay")
     plan = Replay(
         model=model,
         dtype=dtype,

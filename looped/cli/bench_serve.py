@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from looped.errors import UsageError
-
 from .load_options import (
     DEFAULT_RATE,
     DatasetFile,
@@ -23,10 +21,7 @@ from .load_options import (
     SloShare,
     SloTtft,
     Timeout,
-    check_rates,
-    dataset_prompts,
     draw_loads,
-    made_up_prompts,
 )
 from .results import AsJson, HasPlots, command_line, print_result, require_plots
 
@@ -101,109 +96,50 @@ def serve_load(
     A run whose client was late, or of which no request ends well, is invalid, and the command exits
     with 1; so is a search whose answer rests on one.
     """
-    from looped.bench.serve.benchmark import HEAD, ServeBenchmark, ServeResult
     from looped.bench.serve.endpoint import Endpoint
     from looped.bench.serve.load_summary import Judgement
+    from looped.bench.serve.open_loop import CapacitySearch, OpenLoopLoad, run_load
+    from looped.bench.serve.prompt_source import PromptSource
     from looped.bench.serve.report import serve_page
     from looped.bench.serve.served_request import Objective
-    from looped.measure.backlog import FEWEST_FOR_GROWTH
-    from looped.measure.capacity import check_search
-    from looped.measure.capacity import find_capacity as search
+    from looped.bench.serve.sharegpt import Lengths
     from looped.measure.machine import describe_host
-    from looped.measure.results_folder import check_folders, make_folder, write_results
+    from looped.measure.results_folder import check_folders
     from looped.measure.violation import check_valid
 
-    judgement = Judgement(
-        objective=Objective(slo_ttft, slo_itl),
-        share=slo_share,
-        max_lag=max_lag,
-        max_queue=max_queue,
+    load = OpenLoopLoad(
+        endpoint=Endpoint(url=url, model=model, api_key=api_key, timeout=timeout),
+        prompts=PromptSource(
+            num_requests=num_requests,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            dataset=dataset,
+            lengths=Lengths(
+                min_tokens=min_tokens,
+                max_prompt_tokens=max_prompt_tokens,
+                max_total_tokens=max_total_tokens,
+            ),
+        ),
+        judgement=Judgement(
+            objective=Objective(slo_ttft, slo_itl),
+            share=slo_share,
+            max_lag=max_lag,
+            max_queue=max_queue,
+        ),
+        rates=rate or [DEFAULT_RATE],
+        search=(
+            CapacitySearch(precision=precision, longest_run=longest_run) if find_capacity else None
+        ),
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        seed=seed,
+        prompt_seed=secrets.randbits(32) if prompt_seed is None else prompt_seed,
     )
-    rates = rate or [DEFAULT_RATE]
-    check_rates(rates)
-    if find_capacity and (len(rates) > 1 or not judgement.has_objective):
-        raise UsageError(
-            "--find-capacity searches from one --rate on, for --slo-ttft SECONDS, --slo-itl "
-            f"SECONDS or both; got {len(rates)} rates, {'an' if judgement.has_objective else 'no'} "
-            "SLO"
-        )
-    lowest_rate = num_requests / longest_run
-    if find_capacity:
-        if rates[0] < lowest_rate:
-            raise UsageError(
-                f"{num_requests} requests take {num_requests / rates[0]:g} s to arrive at --rate "
-                f"{rates[0]:g}; raise the rate, or raise --longest-run {longest_run:g}"
-            )
-        check_search(rates[0], lowest_rate, precision)
-        if num_requests < FEWEST_FOR_GROWTH:
-            raise UsageError(
-                f"--find-capacity needs runs of at least {FEWEST_FOR_GROWTH} requests, to see "
-                f"whether a backlog grows; got --num-requests {num_requests}"
-            )
     check_folders(out)
     if out is not None and has_plots:
         require_plots()
-    host = describe_host()
-    endpoint = Endpoint(url=url, model=model, api_key=api_key, timeout=timeout)
-    card = endpoint.card()
-    prompt_seed = secrets.randbits(32) if prompt_seed is None else prompt_seed
-    max_model_len = card.get("max_model_len")
-    if dataset is None:
-        sample = made_up_prompts(
-            vocab_size or card.get("vocab_size"),
-            num_requests=num_requests,
-            max_model_len=max_model_len,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            seed=prompt_seed,
-        )
-    else:
-        sample = dataset_prompts(
-            dataset,
-            tokenizer or Path(str(card["id"])),
-            num_requests=num_requests,
-            min_tokens=min_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            max_total_tokens=min(max_total_tokens, max_model_len or max_total_tokens),
-            seed=prompt_seed,
-        )
-    description = {
-        **HEAD,
-        **host,
-        "command": command_line(hidden=api_key),
-        "url": url,
-        "model": card["id"],
-        "dataset": None if dataset is None else str(dataset),
-        "seed": seed,
-        "prompt_seed": prompt_seed,
-    }
-
-    def keep(result: ServeResult) -> None:
-        if out is not None:
-            page = "\n".join(serve_page(description, result)) + "\n"
-            write_results(out, result.to_json(description), page)
-
-    benchmark = ServeBenchmark(
-        endpoint,
-        sample,
-        seed=seed,
-        judgement=judgement,
-        fewest_requests=FEWEST_FOR_GROWTH if find_capacity else 1,
-        folder=out,
-        on_run=keep,
-    )
-    if out is not None:
-        make_folder(out, description)
-    capacity = None
-    if find_capacity:
-        capacity = search(
-            benchmark.measure, start=rates[0], lowest=lowest_rate, precision=precision
-        )
-    else:
-        for one in rates:
-            benchmark.measure(one)
-    result = benchmark.result(capacity)
-    keep(result)
+    facts = {**describe_host(), "command": command_line(hidden=api_key)}
+    description, result = run_load(load, facts, out)
     if out is not None and has_plots:
         draw_loads(out, [run.name for run in result.runs], "run")
     page = "\n".join(serve_page(description, result)) + "\n"

@@ -69,7 +69,7 @@ def throughput(
     kv_cache_dtype: CacheDtype = None,
     attention_backend: AttentionBackend = EngineConfig.attention_backend,
     layers: LayerForm = None,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = EngineConfig.block_size,
     seed: PromptSeed = 0,
     out: Annotated[
         Path | None,

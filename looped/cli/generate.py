@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from looped.engine.generation_request import GenerationRequest
     from looped.engine.records import EngineStats
     from looped.llm import LLM
+    from looped.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +125,13 @@ def generate(
     engine_config: EngineConfig,
 ) -> None:
     """Generate text; it streams to standard output as it is made."""
-    from looped.engine.generation_request import GenerationRequest
     from looped.llm import LLM
     from looped.record.exit_trace import recording_exits
     from looped.record.gate_record import recording_gates
     from looped.record.launch_log import recording
     from looped.record.profiling import check_profile_folder, profiling
     from looped.sampling_params import SamplingParams
-    from looped.text.request_file import read_exit_trace, read_requests, with_trace
+    from looped.text.request_file import read_exit_trace, with_trace
 
     check_launch_log(launch_log, waits=launch_log_waits, profile=profile)
     check_profile_folder(profile)
@@ -188,22 +188,37 @@ def generate(
             config=engine_config,
             observer=observer,
         )
-        encode = llm.encode_chat if chat else llm.encode
-        todo = [
-            GenerationRequest(prompt_token_ids=ids, params=params)
-            for ids in [*map(encode, texts), *given_ids]
-        ]
-        if requests is not None:
-            todo += read_requests(requests, params, encode)
+        todo = gather(llm, texts, given_ids, requests, params, is_chat=chat)
         if not as_json:
             refuse_unprinted(todo)
-        if chat:
-            todo = [llm.with_chat_stop(request) for request in todo]
         if exit_trace is not None:
             traces = read_exit_trace(exit_trace, len(todo))
             num_loops = llm.engine.model_config.num_loops
             todo = [with_trace(*pair, num_loops) for pair in zip(todo, traces, strict=True)]
         run(llm, todo, as_json=as_json, is_timed=profile is None)
+
+
+def gather(
+    llm: "LLM",
+    texts: list[str],
+    given_ids: list[tuple[int, ...]],
+    file: Path | None,
+    params: "SamplingParams",
+    *,
+    is_chat: bool,
+) -> "list[GenerationRequest]":
+    """The requests of a run, in order: texts, token ids, and those of a file."""
+    from looped.engine.generation_request import GenerationRequest
+    from looped.text.request_file import read_requests
+
+    encode = llm.encode_chat if is_chat else llm.encode
+    todo = [
+        GenerationRequest(prompt_token_ids=ids, params=params)
+        for ids in [*map(encode, texts), *given_ids]
+    ]
+    if file is not None:
+        todo += read_requests(file, params, encode)
+    return [llm.with_chat_stop(request) for request in todo] if is_chat else todo
 
 
 def run(

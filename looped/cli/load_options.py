@@ -1,15 +1,10 @@
-"""Options of benchmarks that load servers, and what comes of them: prompts, rates, pictures."""
+"""Options of benchmarks that load servers, and the pictures of what comes of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-from looped.errors import UsageError
-
-if TYPE_CHECKING:
-    from looped.measure.arrivals import Sample
 
 DEFAULT_RATE = 1.0
 
@@ -57,53 +52,6 @@ MaxQueue = Annotated[
         help="Median wait for a first launch, at most, of a rate that is sustained.",
     ),
 ]
-
-
-def check_rates(rates: Iterable[float]) -> None:
-    """UsageError for a rate that is none."""
-    for rate in rates:
-        if not 0 < rate < float("inf"):
-            raise UsageError(f"--rate must be above 0 requests per second, and finite; got {rate}")
-
-
-def made_up_prompts(
-    vocab_size: int | None, *, num_requests: int, max_model_len: int | None, **sizes: int
-) -> Callable[[str], "Sample"]:
-    """Random prompts of a run, by its name; None is what a server does not say."""
-    from looped.measure.arrivals import Sample, random_prompts
-
-    length = sizes["prompt_tokens"] + sizes["output_tokens"]
-    if max_model_len is not None and length > max_model_len:
-        raise UsageError(
-            f"prompt and output of a request have {sizes['prompt_tokens']} + "
-            f"{sizes['output_tokens']} tokens, and the server takes {max_model_len} "
-            "(max_model_len); lower --prompt-tokens or --output-tokens"
-        )
-    if vocab_size is None:
-        raise UsageError("the server does not say its vocabulary's size; give it: --vocab-size V")
-    return lambda name: Sample(
-        random_prompts(num_requests, vocab_size=vocab_size, name=name, **sizes)
-    )
-
-
-def dataset_prompts(
-    file: Path, tokenizer: Path, *, num_requests: int, seed: int, **limits: int
-) -> Callable[[str], "Sample"]:
-    """Prompts of a run out of a file, by the run's name."""
-    from looped.bench.serve.sharegpt import Lengths, draw_prompts, read_exchanges
-    from looped.text.tokenizer import Tokenizer
-
-    lengths = Lengths(**limits)
-    if not tokenizer.is_dir():
-        raise UsageError(
-            f"--dataset needs the model's tokenizer, and {tokenizer} is no folder; give it: "
-            "--tokenizer DIR"
-        )
-    encode = Tokenizer.from_folder(tokenizer).encode
-    exchanges = read_exchanges(file)
-    return lambda name: draw_prompts(
-        exchanges, encode, num_requests, lengths=lengths, seed=seed, name=name
-    )
 
 
 def draw_loads(folder: Path, names: Iterable[str], what: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from looped.errors import UsageError
-from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions
 
 from .options import LaunchLogWaits, with_config_options
 from .results import AsJson, command_line, print_result, require_plots
@@ -40,10 +40,10 @@ POLICY_FORM = "NAME, or NAME:KEY=VALUE,KEY=VALUE for one that takes options"
 
 
 @simulate.command()
-@with_config_options(requests_of=WorkloadOptions, scheduler=SchedulerOptions)
+@with_config_options(requests_of=WorkloadOptions, scheduler=SimulationOptions)
 def run(
     requests_of: WorkloadOptions,
-    scheduler: SchedulerOptions,
+    scheduler: SimulationOptions,
     costs: CostTable,
     policies: Annotated[
         list[str] | None,
@@ -66,15 +66,13 @@ def run(
     The answer has time to first token, gaps between tokens, rates and launches by kind.
     """
     from looped.measure.machine import describe_code
-    from looped.progress import progress_bars
     from looped.record.launch_log import check_launch_log_file
     from looped.simulation.configs import config_json
     from looped.simulation.coverage import UNNAMED, unnamed_share
     from looped.simulation.inputs import plan_of, warn_of_chunks, warn_of_log
     from looped.simulation.options import one_policy, parse_policy
     from looped.simulation.report import costs_json, run_page
-    from looped.simulation.runs import cost_table, log_writer, scheduler_config
-    from looped.simulation.runs import simulate as simulate_run
+    from looped.simulation.runs import cost_table, scheduler_config, simulate_logged
     from looped.simulation.summary import Summary
 
     if launch_log_waits and launch_log is None and plots is None:
@@ -98,26 +96,14 @@ def run(
         if taken:
             raise UsageError(f"{taken[0]} exists; choose another place")
         plots.mkdir(parents=True, exist_ok=True)
-    writer = (
-        None
-        if launch_log is None
-        else log_writer(launch_log, table, seed=seed, waits_for_device=launch_log_waits)
+    timeline = simulate_logged(
+        workload,
+        config,
+        table,
+        launch_log,
+        is_deterministic=deterministic,
+        waits_for_device=launch_log_waits,
     )
-    try:
-        with progress_bars() as bars:
-            bar = bars.add_task("simulating", total=len(workload.requests))
-            timeline = simulate_run(
-                workload,
-                config,
-                table,
-                sink=None if writer is None else writer.write,
-                is_deterministic=deterministic,
-                waits_for_device=launch_log_waits,
-                on_launch=lambda launch: bars.advance(bar, len(launch.update.finished)),
-            )
-    finally:
-        if writer is not None:
-            writer.close()
     if plots is not None:
         from looped.plots import draw_log
 

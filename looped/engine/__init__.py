@@ -1,1 +1,1 @@
-"""The engine: options, planning, one launch a step, and who is told of it."""
+"""The engine: options, sizes, one launch a step, and who is told of it."""

@@ -1,7 +1,7 @@
 """The engine: schedule, pack, launch, collect, apply."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +26,15 @@ from looped.sched import (
 )
 
 from .full_depth import check_full_depth
+from .generation_request import GenerationRequest
 from .memory_plan import MemoryPlan
 from .observer import LaunchObserver, Moment
 from .options import EngineConfig
 from .outputs import Completion, StepOutput, TokenEvent
-from .planning import choose_backend, log_derived, plan_scheduler, plan_shape
 from .records import EngineStats
 from .requests import build_requests
 from .runner import Launched, PackedLaunch, Runner
+from .sizes import choose_backend, log_derived, plan_scheduler, plan_shape
 
 logger = logging.getLogger(__name__)
 
@@ -203,35 +204,29 @@ class LLMEngine:
     def add_request(
         self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> None:
-        """Queues a request.
+        """Queues a request; errors as of `add_requests`."""
+        prompt = tuple(prompt_token_ids)
+        self.add_requests({request_id: GenerationRequest(prompt_token_ids=prompt, params=params)})
+
+    def add_requests(self, requests: Mapping[str, GenerationRequest]) -> None:
+        """Queues requests, by their ids: all of them, or none, and the observer hears as much.
 
         Raises:
-            UsageError: it could never run (too long, empty, ids outside the vocabulary, an id in
+            UsageError: one could never run (too long, empty, ids outside the vocabulary, an id in
                 use, conflicting exit options); nothing has changed.
         """
-        requests = self._built(request_id, prompt_token_ids, params)
+        samples = [
+            sample
+            for request_id, request in requests.items()
+            for sample in self._built(request_id, request)
+        ]
         try:
-            for request in requests:  # all alike: what refuses one refuses the first
-                self.scheduler.add(request)
+            self.scheduler.add(*samples)
         except RequestError as error:
             raise UsageError(str(error)) from None
-        self._unfinished[request_id] = {request.sample_index: request for request in requests}
-        for request in requests:
-            self._observer.added(request, self.scheduler)
-
-    def check_request(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
-    ) -> None:
-        """Refuses what `add_request` would, and changes nothing.
-
-        Raises:
-            UsageError: as `add_request` has it.
-        """
-        requests = self._built(request_id, prompt_token_ids, params)
-        try:
-            self.scheduler.check(requests[0])  # all alike
-        except RequestError as error:
-            raise UsageError(str(error)) from None
+        for sample in samples:
+            self._unfinished.setdefault(sample.request_id, {})[sample.sample_index] = sample
+            self._observer.added(sample, self.scheduler)
 
     def limited(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """The options with the max_tokens that `add_request` gives them if they have none."""
@@ -286,9 +281,7 @@ class LLMEngine:
             self._reset(error)
             raise
 
-    def _built(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
-    ) -> list[Request]:
+    def _built(self, request_id: str, request: GenerationRequest) -> list[Request]:
         """The samples of a request; UsageError for what the engine's options refuse."""
         if self.is_broken:
             raise LoopedError("this engine has lost its device state; make another one")
@@ -297,7 +290,7 @@ class LLMEngine:
                 f"request {request_id!r}: expected an id of its own, got one of an unfinished "
                 "request"
             )
-        policy = self.scheduler.policy
+        params, policy = request.params, self.scheduler.policy
         if params.prompt_logprobs_every_loop and policy.runs_all_depths:
             raise UsageError(
                 f"request {request_id!r}: prompt_logprobs_every_loop needs launches of one depth, "
@@ -305,12 +298,12 @@ class LLMEngine:
                 "leave it out to score the last loop"
             )
         try:
-            params = self.limited(params, len(prompt_token_ids))
+            params = self.limited(params, len(request.prompt_token_ids))
         except UsageError as error:
             raise UsageError(f"request {request_id!r}: {error}") from None
-        requests = build_requests(
+        samples = build_requests(
             request_id,
-            prompt_token_ids,
+            request.prompt_token_ids,
             params,
             vocab_size=self.model_config.vocab_size,
             num_planes=self.model_config.num_loops,
@@ -319,8 +312,8 @@ class LLMEngine:
             lookahead_gate=self.loaded.lookahead_gate,
         )
         if self._observer.records_gates:
-            check_full_depth(f"request {request_id!r}", requests[0].exit_rule, self.model_config)
-        return requests
+            check_full_depth(f"request {request_id!r}", samples[0].exit_rule, self.model_config)
+        return samples
 
     def _run(self, batch: Batch) -> StepOutput:
         self._observer.mark(Moment.PACKING)

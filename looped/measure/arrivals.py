@@ -41,6 +41,12 @@ class Arrival:
     prompt: Prompt
 
 
+def check_rate(rate: float) -> None:
+    """UsageError for a rate of a user that is none."""
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--rate must be above 0 requests per second, and finite; got {rate}")
+
+
 def poisson_arrivals(prompts: Sequence[Prompt], rate: float, *, seed: int) -> list[Arrival]:
     """The prompts in their order, as a Poisson process brings them.
 

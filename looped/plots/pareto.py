@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .figures import axes_for
 
@@ -44,6 +45,26 @@ def draw_pareto(
         axes.set_ylabel(f"{latency_name}, ms")
         if places:
             axes.legend()
+
+
+def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], *, is_estimate: bool) -> None:
+    """The picture of a simulated sweep.
+
+    Args:
+        path: the PNG to write.
+        rows: `policy`, and the means of a point's numbers, each.
+        is_estimate: whether they rest on costs that nobody measured, which the title says.
+    """
+    places: dict[str, list[Place]] = {}
+    has_p99 = all(row["itl_p99"] is not None for row in rows)
+    latency = "itl_p99" if has_p99 else "itl_p95"
+    for row in rows:
+        if row[latency] is not None and row["prompt_token_loops_per_second"] is not None:
+            place = (row["prompt_token_loops_per_second"], row[latency])
+            places.setdefault(row["policy"], []).append(place)
+    title = "prompts against decoding, simulated" + (" (estimate)" if is_estimate else "")
+    name = f"{latency[-3:]} of the gaps between tokens"
+    draw_pareto(path, places, title=title, latency_name=name)
 
 
 def front(places: Sequence[Place]) -> list[Place]:

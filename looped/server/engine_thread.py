@@ -9,17 +9,17 @@ callable, in the order in which things happened. The loop below is all there is:
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.records import EngineStats, LaunchRecord
 from looped.errors import LoopedError
-from looped.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ Report = StepReport | StateReport
 class AddRequests:
     """Queue the prompts of an HTTP request; `added` is done when the engine has all, or none."""
 
-    requests: Sequence[tuple[str, Sequence[int], SamplingParams]]
-    """Of each its id, token ids and options."""
+    requests: Mapping[str, GenerationRequest]
+    """By their ids."""
     added: Future[None] = field(default_factory=Future)
 
 
@@ -173,12 +173,7 @@ class EngineThread:
         if self._engine is None:
             return settle(command.added, LoopedError(self._reason))
         try:
-            # None is added before all are checked: recordings hear of none, or of all.
-            if len(command.requests) > 1:
-                for one in command.requests:
-                    self._engine.check_request(*one)
-            for one in command.requests:
-                self._engine.add_request(*one)
+            self._engine.add_requests(command.requests)
         except Exception as error:  # it concerns this HTTP request alone
             return settle(command.added, error)
         return settle(command.added, None)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.outputs import Completion, TokenEvent
 from looped.engine.records import ItemRecord
-from looped.sampling_params import SamplingParams
 from looped.sched import FinishReason
 
 from .engine_thread import AbortRequest, AddRequests, Command, settle
@@ -64,9 +64,7 @@ class Generation:
         """Samples in all; choice i is sample i % n of prompt i // n."""
         return len(self.engine_ids) * self.num_samples
 
-    async def submit(
-        self, prompts: Sequence[tuple[int, ...]], params: Sequence[SamplingParams]
-    ) -> None:
+    async def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Gives the prompts to the engine, each with its options; returns when it has them all.
 
         Raises:
@@ -75,7 +73,7 @@ class Generation:
         """
         if self._failure is not None:  # while the prompts were being tokenised
             raise self._failure
-        command = AddRequests(tuple(zip(self.engine_ids, prompts, params, strict=True)))
+        command = AddRequests(dict(zip(self.engine_ids, requests, strict=True)))
         self._added = command.added
         self._send(command)
         try:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.records import EngineStats, LaunchRecord
 from looped.llm import LLM
@@ -191,8 +192,15 @@ class Service:
     ) -> None:
         """Gives an open request's prompts to the engine, each with its options; errors as of
         `Generation.submit`."""
-        options = list(map(self._texts.register, generation.engine_ids, params))
-        await generation.submit(prompts, options)
+        requests = [
+            GenerationRequest(
+                prompt_token_ids=prompt, params=self._texts.register(engine_id, options)
+            )
+            for engine_id, prompt, options in zip(
+                generation.engine_ids, prompts, params, strict=True
+            )
+        ]
+        await generation.submit(requests)
 
     def deliver(self, report: Report) -> None:
         """Takes a report of the engine's thread, on the event loop."""

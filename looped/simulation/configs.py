@@ -5,24 +5,9 @@ from dataclasses import fields
 from typing import Any
 
 from looped.engine.events import EngineEvent
-from looped.sched import ConfigError, SchedulerConfig
+from looped.sched import ConfigError, SchedulerConfig, SchedulerOptions
 
-DECIDING = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "prefill_chunk_size",
-    "max_decode_rows",
-    "min_coda_batch_size",
-    "max_prefill_batches_before_decode",
-    "prompt_shortcut",
-    "block_size",
-    "kv_watermark",
-    "scheduling_policy",
-    "admission_scan_limit",
-    "admission_bypass_limit",
-    "prefix_caching",
-    "incremental_kv",
-)
+DECIDING = tuple(option.name for option in fields(SchedulerOptions))
 """Options that decide what runs, besides the policy and the blocks."""
 
 

@@ -16,7 +16,7 @@ from .loads.gate_depths import depths_of_request
 from .loads.log_workload import workload_of_log
 from .loads.workload import Lengths, WorkloadRequest, check_rate
 from .loads.workload_file import read_workload
-from .options import SchedulerOptions, WorkloadOptions
+from .options import SimulationOptions, WorkloadOptions
 from .runs import WorkloadPlan
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def seeds_of(plan: WorkloadPlan, count: int) -> range:
 
 def warn_of_log(
     plan: WorkloadPlan,
-    scheduler: SchedulerOptions,
+    scheduler: SimulationOptions,
     configs: Sequence[SchedulerConfig],
     *,
     is_deterministic: bool,

@@ -5,11 +5,12 @@ the files that they name.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from looped.errors import UsageError
+from looped.sched import ConfigError, SchedulerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,47 +62,33 @@ class WorkloadOptions:
     """Fewest loops, of --exit-gates. None: 2."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchedulerOptions:
-    """The scheduler's sizes and limits, where they differ from the engine's defaults."""
+TOLD_SIZES = ("max_num_seqs", "max_num_batched_tokens", "block_size")
+"""Options that results name even where they are the defaults."""
 
-    max_num_seqs: int = 16
-    """Requests that may be active at once."""
-    max_num_batched_tokens: int | None = None
-    """Rows that a launch may have: the budget. None: 256, or, where max_num_seqs is above 128, the
-    next power of two at or above max_num_seqs + 128."""
-    prefill_chunk_size: int | None = None
-    """Most prompt tokens in an item. None: min(128, budget - max_num_seqs + 1)."""
-    max_decode_rows: int | None = None
-    """Decode rows that a launch may have. None: all."""
-    min_coda_batch_size: int | None = None
-    """Rows worth an LM-head launch while other tokens are still in the loops. None: 1."""
-    max_prefill_batches_before_decode: int | None = None
-    """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(SchedulerOptions):
+    """The scheduler's options, and its pool."""
+
     num_blocks: int | None = None
     """KV blocks, over all planes. None: enough for max_num_seqs of the longest requests."""
-    block_size: int = 16
-    """Positions in a KV block."""
-    kv_watermark: int | None = None
-    """Blocks kept free at admission while anything is active. None: 0."""
-    prompt_shortcut: bool | None = None
-    """Let prompts run their depths in one launch while no request is past its prompt. None: as the
-    engine does, where the policy uses it."""
-    scheduling_policy: str | None = None
-    """Order of admission: fcfs, or priority (lower first, then arrival). None: fcfs."""
-    admission_scan_limit: int | None = None
-    """Waiting requests looked at in one round of admission. None: 64."""
-    admission_bypass_limit: int | None = None
-    """Later admissions that a blocked request tolerates before all behind it wait. None: 8."""
-    prefix_caching: bool | None = None
-    """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
-    a policy that has several prompt items of a request under way at once."""
-    incremental_kv: bool | None = None
-    """Claim blocks when they are first written. None: at admission."""
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
 
     def values(self) -> dict[str, Any]:
-        """Those that are given, by the names of `SchedulerConfig`."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """Those that are not the defaults, and the sizes, by the names of `SchedulerConfig`."""
+        values = {
+            option.name: (getattr(self, option.name), option.default) for option in fields(self)
+        }
+        return {
+            name: value
+            for name, (value, default) in values.items()
+            if value is not None and (name in TOLD_SIZES or value != default)
+        }
 
 
 def parse_policy(text: str) -> dict[str, Any]:
@@ -135,3 +122,10 @@ def one_policy(typed: Sequence[str], otherwise: str) -> str:
             f"expected one --policy, got {len(typed)}: {', '.join(typed)}; {otherwise}"
         )
     return typed[0]
+
+
+def check_differ(flag: str, values: Sequence[object]) -> None:
+    """UsageError for an option that came twice with one value, which would run everything twice."""
+    if len(set(values)) < len(values):
+        given = ", ".join(str(value) for value in values)
+        raise UsageError(f"expected values of {flag} that differ, got {given}")

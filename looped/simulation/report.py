@@ -11,9 +11,9 @@ from looped.sched import CostModel, rung_order
 
 from .coverage import MOST_UNNAMED, UNNAMED
 from .fitting.fit import Fit
-from .paired import PairedNumber
 from .runs import ESTIMATE
 from .summary import UNITS
+from .sweeps.paired import PairedNumber
 
 
 def costs_json(costs: CostModel) -> dict[str, Any]:

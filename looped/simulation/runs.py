@@ -11,6 +11,7 @@ from typing import Any
 
 from looped.engine.events import EngineEvent, LogEvent
 from looped.errors import UsageError
+from looped.progress import progress_bars
 from looped.record.launch_log import WAITS, LaunchLogWriter
 from looped.record.timeline import Timeline
 from looped.sched import (
@@ -252,6 +253,45 @@ def simulate(
     except RequestError as error:
         raise UsageError(str(error)) from None
     return Timeline(events)
+
+
+def simulate_logged(
+    workload: Workload,
+    config: SchedulerConfig,
+    costs: CostModel,
+    launch_log: Path | None,
+    *,
+    is_deterministic: bool = False,
+    waits_for_device: bool = False,
+) -> Timeline:
+    """Runs a workload as `simulate` does, with a progress bar and a launch log.
+
+    Args:
+        launch_log: the file to write; None writes none.
+        workload, config, costs, is_deterministic, waits_for_device: as of `simulate`.
+
+    Raises:
+        UsageError: as `simulate` has it.
+    """
+    writer = None
+    if launch_log is not None:
+        seed = workload.seed
+        writer = log_writer(launch_log, costs, seed=seed, waits_for_device=waits_for_device)
+    try:
+        with progress_bars() as bars:
+            bar = bars.add_task("simulating", total=len(workload.requests))
+            return simulate(
+                workload,
+                config,
+                costs,
+                sink=None if writer is None else writer.write,
+                is_deterministic=is_deterministic,
+                waits_for_device=waits_for_device,
+                on_launch=lambda launch: bars.advance(bar, len(launch.update.finished)),
+            )
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def log_writer(

@@ -29,8 +29,6 @@ class Registration:
     """Samples that each of these stands for."""
     stop_names: Mapping[int, str]
     """Of the stop strings, those that are names of special tokens, by token id."""
-    is_forgotten: bool = False
-    """Whether it is of no more interest."""
 
 
 class TextOutputs:
@@ -79,6 +77,8 @@ class TextOutputs:
             num_copies=params.n // num_computed,
             stop_names=stop_names,
         )
+        if num_computed == params.n and not params.stop:
+            return params
         return replace(
             params,
             n=num_computed,
@@ -90,15 +90,6 @@ class TextOutputs:
     def withdraw(self, request_id: str) -> None:
         """Takes back a registration of a request that the engine refused; its id is free."""
         self._requests.pop(request_id, None)
-
-    def forget(self, request_id: str) -> None:
-        """Drops what is to come of a request; unknown ids are ignored.
-
-        This does not end it: abort it in the engine as well, by the thread that runs that, before
-        or after. Its id stays in use until the completions of all its samples have come by.
-        """
-        if request_id in self._requests:
-            self._requests[request_id].is_forgotten = True
 
     def add(self, output: StepOutput) -> StepOutput:
         """What one engine step brought, with text.
@@ -112,9 +103,9 @@ class TextOutputs:
         completions: list[Completion] = []
         for event in output.tokens:
             name = event.request_id, event.sample_index
-            if not self._is_awaited(*name):
+            request = self._requests.get(event.request_id)
+            if request is None or event.sample_index not in request.streams:
                 continue
-            request = self._requests[event.request_id]
             stream = request.streams[event.sample_index]
             if stream is None:
                 tokens += copies(event, request.num_copies)
@@ -131,17 +122,13 @@ class TextOutputs:
 
     def finish(self, completion: Completion) -> Completion | None:
         """The completion of a computed sample with text, up to its stop string if there is one;
-        None if it is of no interest."""
-        request_id = completion.request_id
-        is_awaited = self._is_awaited(request_id, completion.sample_index)
-        request = self._requests.get(request_id)
-        if request is None:
+        None if it is not of a registered request."""
+        request = self._requests.get(completion.request_id)
+        if request is None or completion.sample_index not in request.streams:
             return None
-        stream = request.streams.pop(completion.sample_index, None)
+        stream = request.streams.pop(completion.sample_index)
         if not request.streams:
-            self.withdraw(request_id)
-        if not is_awaited:
-            return None
+            self.withdraw(completion.request_id)
         if self._tokenizer is None or stream is None:
             return completion
         reason = completion.stop_reason
@@ -165,10 +152,6 @@ class TextOutputs:
             if request is not None and done is not None:
                 finished += copies(done, request.num_copies)
         return finished
-
-    def _is_awaited(self, request_id: str, sample_index: int) -> bool:
-        request = self._requests.get(request_id)
-        return request is not None and not request.is_forgotten and sample_index in request.streams
 
     def _new_stream(self, params: SamplingParams) -> TextStream | None:
         if self._tokenizer is None:

@@ -21,7 +21,7 @@ from looped.aot import (
     default_rungs,
     has_plugin,
     load_target,
-    make_plan,
+    make_absent_engine,
     parse_rungs,
     steps_to_compile,
 )
@@ -51,16 +51,16 @@ def target(request):
 
 
 @pytest.fixture(scope="module")
-def plan(request, target):
+def engine(request, target):
     folder = request.getfixturevalue("tiny_folder")
     config = EngineConfig(num_blocks=8192, max_model_len=512)
-    return make_plan(folder, config, target, dtype="bfloat16")
+    return make_absent_engine(folder, config, target, dtype="bfloat16")
 
 
 @needs_plugin
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_a_decode_step_is_compiled_with_its_state_in_place(plan, target, layers):
-    executables = plan.executables(target, backend="xla", layers=layers)
+def test_a_decode_step_is_compiled_with_its_state_in_place(engine, target, layers):
+    executables = engine.executables(target, backend="xla", layers=layers)
     assembler = Assembler(target.architecture)
     report = compile_step(executables, (LaunchKind.RECURRENT, 4), target, assembler, 512)
     assert report.error is None
@@ -90,11 +90,11 @@ KERNELS = {
 @needs_plugin
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "xla"])
 def test_a_whole_step_compiles_with_every_backend_and_its_kernels_are_reported(
-    plan, target, backend
+    engine, target, backend
 ):
     if backend.startswith("triton") and find_spec("jax_triton") is None:
         pytest.skip("jax-triton is not installed: pip install 'looped[aot]'")
-    executables = plan.executables(target, backend=backend, layers="scanned")
+    executables = engine.executables(target, backend=backend, layers="scanned")
     assembler = Assembler(target.architecture)
     report = compile_step(executables, (LaunchKind.RECURRENT, 4), target, assembler, 512)
     assert report.error is None
@@ -117,12 +117,12 @@ class KeepsNothing(CompileTarget):
 
 
 @needs_plugin
-def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(plan, target):
-    good = plan.executables(target, backend="xla", layers="unrolled")
+def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(engine, target):
+    good = engine.executables(target, backend="xla", layers="unrolled")
     parameters = jax.tree.unflatten(good._tree, good._leaf_types)
     sharding = target.compile_target.sharding
     executables = Executables(
-        plan.shape, parameters, backend="xla", target=KeepsNothing(sharding=sharding)
+        engine.shape, parameters, backend="xla", target=KeepsNothing(sharding=sharding)
     )
     report = compile_step(
         executables, (LaunchKind.CODA, 2), target, Assembler(target.architecture), 512
@@ -134,8 +134,8 @@ def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(plan, targe
 
 
 @needs_plugin
-def test_what_does_not_compile_is_a_failure_with_its_reason(plan, target):
-    executables = plan.executables(target, backend="magic", layers="unrolled")
+def test_what_does_not_compile_is_a_failure_with_its_reason(engine, target):
+    executables = engine.executables(target, backend="magic", layers="unrolled")
     report = compile_step(
         executables, (LaunchKind.RECURRENT, 2), target, Assembler(target.architecture), 512
     )
@@ -144,14 +144,14 @@ def test_what_does_not_compile_is_a_failure_with_its_reason(plan, target):
 
 
 @needs_plugin
-def test_a_plan_is_that_of_an_engine_on_that_gpu(target):
+def test_an_absent_engine_has_the_sizes_of_one_on_that_gpu(target):
     config = ROOT / "examples/ouro-1.4b/config.json"
-    plan = make_plan(config, EngineConfig(), target, dtype="bfloat16")
-    assert plan.shape.kv_dtype == plan.shape.dtype == jnp.bfloat16
+    engine = make_absent_engine(config, EngineConfig(), target, dtype="bfloat16")
+    assert engine.shape.kv_dtype == engine.shape.dtype == jnp.bfloat16
     weights = 2 * ModelConfig.from_file(config).num_parameters
     left = 0.9 * 0.75 * target.memory_bytes - weights
-    assert 0.95 * left < plan.shape.kv_bytes < left
-    assert default_rungs(plan) == [
+    assert 0.95 * left < engine.shape.kv_bytes < left
+    assert default_rungs(engine) == [
         (LaunchKind.RECURRENT, 16),
         (LaunchKind.RECURRENT, 144),
         (LaunchKind.RECURRENT, 256),
@@ -159,21 +159,21 @@ def test_a_plan_is_that_of_an_engine_on_that_gpu(target):
         (LaunchKind.SCORE, 128),
         (LaunchKind.PREFILL, 256),
     ]
-    steps = steps_to_compile(plan, list(BACKENDS), ["unrolled", "scanned"], None)
+    steps = steps_to_compile(engine, list(BACKENDS), ["unrolled", "scanned"], None)
     assert len(steps) == len(set(steps)) == 4 * (1 + 4) + 3 + 2
     assert {(backend, form) for backend, form, _ in steps} == set(product(BACKENDS, LAYER_FORMS))
-    assert {rung for _, _, rung in steps} == set(default_rungs(plan))
+    assert {rung for _, _, rung in steps} == set(default_rungs(engine))
     for form in LAYER_FORMS:  # alone, each is compiled whole
-        alone = steps_to_compile(plan, ["pallas"], [form], None)
-        assert [rung for _, _, rung in alone] == default_rungs(plan)
-    every = parse_rungs(plan, ["all"])
+        alone = steps_to_compile(engine, ["pallas"], [form], None)
+        assert [rung for _, _, rung in alone] == default_rungs(engine)
+    every = parse_rungs(engine, ["all"])
     num_layered = sum(kind.runs_layers for kind, _ in every)
-    both = steps_to_compile(plan, ["triton", "pallas"], LAYER_FORMS, every)
+    both = steps_to_compile(engine, ["triton", "pallas"], LAYER_FORMS, every)
     assert len(both) == len(every) + 3 * num_layered
-    assert len(every) == sum(map(len, plan.ladders.values()))
+    assert len(every) == sum(map(len, engine.ladders.values()))
     for text in ("recurrent:7", "decode:16", "recurrent", "recurrent:-2"):
         with pytest.raises(UsageError, match=re.escape(f"got {text!r}")):
-            parse_rungs(plan, [text])
+            parse_rungs(engine, [text])
 
 
 @needs_plugin

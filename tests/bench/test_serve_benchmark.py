@@ -1,5 +1,7 @@
 """What a search says: one meaning in words, in JSON and for the exit code."""
 
+import json
+
 import pytest
 from load_runs import load_run, served
 
@@ -7,6 +9,8 @@ from looped.bench.serve import benchmark as serve_benchmark
 from looped.bench.serve.benchmark import ServeBenchmark
 from looped.bench.serve.endpoint import Endpoint
 from looped.bench.serve.load_summary import Judgement
+from looped.bench.serve.open_loop import CapacitySearch, OpenLoopLoad, run_load
+from looped.bench.serve.prompt_source import PromptSource
 from looped.bench.serve.report import capacity_words, serve_page
 from looped.bench.serve.served_request import Failure, Objective
 from looped.errors import LoopedError, UsageError
@@ -139,3 +143,59 @@ def test_what_is_known_is_told_after_every_run(monkeypatch):
 def test_a_search_with_few_requests_is_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"at least 16 requests, .* got 15"):
         search(monkeypatch, lambda rate: good, num_requests=15)
+
+
+def open_load(**options):
+    values = {
+        "endpoint": Endpoint(url="http://fake"),
+        "prompts": PromptSource(num_requests=40, prompt_tokens=3, output_tokens=2),
+        "judgement": JUDGEMENT,
+        "rates": [1.0],
+        "prompt_seed": 5,
+    }
+    return OpenLoopLoad(**values | options)
+
+
+def test_a_script_loads_a_server_and_finds_what_was_done_in_the_folder(monkeypatch, tmp_path):
+    played = []
+
+    def measure_load(endpoint, arrivals, *, name, rate, log):
+        played.append((name, rate, [len(one.prompt.token_ids) for one in arrivals]))
+        return load_run(*good(arrivals), name=name, rate=rate)
+
+    card = {"id": "fake", "max_model_len": 5, "vocab_size": 9}
+    monkeypatch.setattr(serve_benchmark, "measure_load", measure_load)
+    monkeypatch.setattr(Endpoint, "card", lambda self: card)
+    load = open_load(rates=[1.0, 2.0])
+    description, result = run_load(load, {"command": "a test"}, tmp_path / "out")
+    assert played == [("run0", 1.0, [3] * 40), ("run1", 2.0, [3] * 40)]
+    assert result.is_complete
+    assert description["command"] == "a test"
+    kept = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [run["rate"] for run in kept["runs"]] == [1.0, 2.0]
+    assert (kept["model"], kept["prompt_seed"], kept["is_complete"]) == ("fake", 5, True)
+    card["max_model_len"] = 4
+    with pytest.raises(UsageError, match=r"the server takes 4 \(max_model_len\)"):
+        run_load(load, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rates": [0.0]}, "--rate must be above 0"),
+        ({"search": CapacitySearch(), "rates": [1.0, 2.0]}, "got 2 rates, an SLO"),
+        (
+            {"search": CapacitySearch(), "judgement": Judgement(objective=Objective())},
+            "got 1 rates, no SLO",
+        ),
+        ({"search": CapacitySearch(longest_run=9.0)}, "40 s to arrive at --rate 1; raise the rate"),
+        ({"search": CapacitySearch(precision=1.0)}, "a precision above 1"),
+        (
+            {"search": CapacitySearch(), "prompts": PromptSource(num_requests=15)},
+            "at least 16 requests",
+        ),
+    ],
+)
+def test_a_load_that_makes_no_sense_is_refused_before_the_server_is_asked(options, message):
+    with pytest.raises(UsageError, match=message):
+        open_load(**options)

@@ -20,7 +20,8 @@ from looped.convert import (
 from looped.engine.llm_engine import LLMEngine
 from looped.errors import LoopedError, UsageError
 from looped.llm import LLM
-from looped.loading import load_folder
+from looped.loading import LoadedModel, load_folder
+from looped.programs.lookahead import check_lookahead
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
@@ -44,6 +45,10 @@ def same(gate: LookaheadGate | None) -> bool:
     )
 
 
+def check_looking_ahead(loaded: LoadedModel) -> None:
+    check_lookahead(ExitMode.LOOKAHEAD, loaded.lookahead_gate, loaded.config.num_loops)
+
+
 def test_a_gate_goes_through_conversion_and_export_and_is_shown(
     source: Path, tmp_path: Path
 ) -> None:
@@ -52,7 +57,7 @@ def test_a_gate_goes_through_conversion_and_export_and_is_shown(
     export_checkpoint(tmp_path / "converted", tmp_path / "back")
     for folder in (source, tmp_path / "converted", tmp_path / "back"):
         assert same(read_lookahead_gate(folder, load_folder(folder).config))
-        assert load_folder(folder).has_lookahead_gate
+        check_looking_ahead(load_folder(folder))
         inspection = inspect_folder(folder)
         assert inspection.lookahead_gate == {"weight": (2, 64), "bias": (2,)}
 
@@ -62,7 +67,7 @@ def test_a_folder_without_one_says_so(tmp_path: Path) -> None:
     manifest = convert_checkpoint(folder, tmp_path / "converted")
     assert manifest.lookahead_gate == {}
     assert inspect_folder(tmp_path / "converted").lookahead_gate == {}
-    assert not load_folder(folder).has_lookahead_gate
+    assert load_folder(folder).lookahead_gate is None
 
 
 def test_a_gate_that_is_trained_after_conversion_enters_the_manifest(tmp_path: Path) -> None:
@@ -133,6 +138,7 @@ def test_without_a_gate_the_mode_is_refused_at_the_door(tmp_path: Path) -> None:
 
 
 def test_a_gate_serves_fewer_loops_than_it_was_trained_for_and_not_more(source: Path) -> None:
-    assert load_folder(source, num_loops=3).has_lookahead_gate
-    assert not load_folder(source, num_loops=2).has_lookahead_gate
-    assert not load_folder(source, num_loops=6).has_lookahead_gate
+    check_looking_ahead(load_folder(source, num_loops=3))
+    for num_loops, message in ((2, "run at least 3 loops"), (6, "run at most 4 loops")):
+        with pytest.raises(UsageError, match=message):
+            check_looking_ahead(load_folder(source, num_loops=num_loops))

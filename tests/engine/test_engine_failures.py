@@ -9,6 +9,7 @@ from engines import SMALL, check_idle, complete, drain, loaded_model, make_engin
 from failures import InjectedError, fail_once
 
 from looped.device.state import DeviceState
+from looped.engine.generation_request import GenerationRequest
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.options import EngineConfig
 from looped.engine.runner import Runner
@@ -346,7 +347,14 @@ def test_an_id_in_use_and_a_request_larger_than_the_pool_are_refused(tiny_folder
         engine.add_request("a", [1], SamplingParams(max_tokens=2))
     with pytest.raises(UsageError, match="at most 8 KV blocks"):
         engine.add_request("b", [1] * 40, SamplingParams(max_tokens=2))
-    drain(engine)
+    params = SamplingParams(max_tokens=2)
+    good, large = (
+        GenerationRequest(prompt_token_ids=prompt, params=params) for prompt in ((1,), (1,) * 40)
+    )
+    with pytest.raises(UsageError, match="at most 8 KV blocks"):
+        engine.add_requests({"c": good, "d": large})
+    engine.add_requests({"c": good, "e": good})  # c is free: neither of the two was added
+    assert set(drain(engine)) == {"a", "c", "e"}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from looped.engine.memory_plan import (
     host_memory,
 )
 from looped.engine.options import EngineConfig
-from looped.engine.planning import plan_absent_gpu, plan_shape
+from looped.engine.sizes import plan_absent_gpu, plan_shape
 from looped.errors import LoopedError, UsageError
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
@@ -108,7 +108,7 @@ class FakeGpu:
 
 def plan_on(monkeypatch, folder, stats, **options):
     loaded = loaded_model(folder)
-    monkeypatch.setattr("looped.engine.planning.jax.devices", lambda: [FakeGpu(stats)])
+    monkeypatch.setattr("looped.engine.sizes.jax.devices", lambda: [FakeGpu(stats)])
     parameters = Parameters(
         model=loaded.model, lookahead=LookaheadHeads.create(loaded.config, seed=0)
     )

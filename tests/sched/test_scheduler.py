@@ -57,6 +57,27 @@ def test_what_can_never_run_is_refused_and_the_queue_is_unharmed(
     assert first.finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (lambda: request_of("other", max_tokens=0), "max_tokens must be >= 1"),
+        (lambda: request_of("first"), "'first': expected an id of its own"),
+    ],
+)
+def test_of_several_requests_all_are_queued_or_none(
+    second: Callable[[], Request], message: str
+) -> None:
+    scheduler, driver = rig()
+    first = request_of("first")
+    with pytest.raises(RequestError, match=message):
+        scheduler.add(first, second())
+    assert scheduler.num_waiting == 0
+    third = request_of("third")
+    scheduler.add(third, first)  # neither was touched
+    driver.drain()
+    assert driver.finished == [third, first]
+
+
 def test_the_largest_request_that_fits_runs() -> None:
     scheduler, driver = rig()
     scheduler.add(request_of(prompt=(1,) * 30, max_tokens=3))

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from looped.engine.generation_request import GenerationRequest
 from looped.sampling_params import SamplingParams
 from looped.server.engine_thread import AbortRequest, AddRequests
 from looped.server.errors import ApiError
@@ -22,7 +23,10 @@ def opened(sent, closed, *, num_prompts=2, seconds=5.0):
 
 
 async def submit(generation):
-    await generation.submit([(1,), (2,)], [SamplingParams()] * 2)
+    prompts = ((1,), (2,))
+    await generation.submit(
+        [GenerationRequest(prompt_token_ids=prompt, params=SamplingParams()) for prompt in prompts]
+    )
 
 
 def test_a_request_that_failed_before_it_was_sent_is_not_sent():
@@ -48,10 +52,8 @@ def test_prompts_are_sent_together_and_refused_together():
         await asyncio.sleep(0)
         (command,) = sent
         assert isinstance(command, AddRequests)
-        assert [(name, prompt) for name, prompt, _ in command.requests] == [
-            ("name/0", (1,)),
-            ("name/1", (2,)),
-        ]
+        sent_prompts = {name: one.prompt_token_ids for name, one in command.requests.items()}
+        assert sent_prompts == {"name/0": (1,), "name/1": (2,)}
         command.added.set_exception(ApiError(400, "too long"))
         with pytest.raises(ApiError, match="too long"):
             await submitting

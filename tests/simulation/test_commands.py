@@ -11,8 +11,8 @@ from simulations import COSTS, simulated_events
 from looped.engine.events import LaunchEvent
 from looped.record.launch_log import write_launch_log
 from looped.sched import LaunchKind, read_cost_table, wavefront_policy
-from looped.simulation.grid import Grid
 from looped.simulation.report import sweep_page
+from looped.simulation.sweeps.grid import Grid
 
 LOAD = ("--requests", 6, "--prompt-tokens", "5:40", "--output-tokens", "2:9")
 TWO = ("--policy", "mixed", "--policy", "separate")

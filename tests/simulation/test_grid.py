@@ -9,8 +9,8 @@ from simulations import COSTS, PLAN, SMALL
 from looped.errors import UsageError
 from looped.plots.pareto import draw_pareto, front
 from looped.sched import policy_named
-from looped.simulation.capacity import Objective, capacity_of, full_house_rate
-from looped.simulation.grid import Grid, Point, mean_numbers, run_grid
+from looped.simulation.sweeps.capacity import Objective, capacity_of, full_house_rate
+from looped.simulation.sweeps.grid import Grid, Point, mean_numbers, run_grid
 from looped.simulation.table_files import check_format, write_table
 
 GRID = Grid(PLAN, COSTS, range(2))
@@ -69,7 +69,7 @@ def test_the_capacity_is_where_the_objective_breaks():
     capacity = capacity_of(GRID, Point("mixed", SMALL), objective, start=4.0, precision=1.2)
     assert capacity.failed_rate / capacity.rate <= 1.2
     rates = {rate: trial.numbers for rate, trial in capacity.trials}
-    assert objective.is_met(rates[capacity.rate])
+    assert not objective.failed(rates[capacity.rate])
     assert rates[capacity.failed_rate]["ttft_p95"] > 0.5
 
 
@@ -123,7 +123,7 @@ def test_an_objective_that_is_none_is_refused(text):
 
 def test_an_objective_needs_enough_values():
     with pytest.raises(UsageError, match=r"itl_p99 needs at least 1,000 values"):
-        Objective.parse(["itl_p99=1"]).is_met(GRID.run(POINTS[0], 0))
+        Objective.parse(["itl_p99=1"]).failed(GRID.run(POINTS[0], 0))
 
 
 def test_tables_keep_their_rows(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from looped.simulation.keeper import WRITE_EVERY, Keeper
+from looped.simulation.sweeps.keeper import WRITE_EVERY, Keeper
 
 
 def test_growing_results_are_written_now_and_then():

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import pytest
 
-from looped.simulation.paired import T_QUANTILES, Interval, paired_numbers
+from looped.simulation.sweeps.paired import T_QUANTILES, Interval, paired_numbers
 
 
 def test_an_interval_is_students():

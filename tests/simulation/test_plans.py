@@ -11,7 +11,7 @@ from looped.errors import UsageError
 from looped.record.launch_log import write_launch_log
 from looped.sched import ExitMode, wavefront_policy
 from looped.simulation.inputs import plan_of, seeds_of, warn_of_log
-from looped.simulation.options import SchedulerOptions, WorkloadOptions
+from looped.simulation.options import SimulationOptions, WorkloadOptions
 from looped.simulation.runs import scheduler_config, simulate
 from looped.simulation.summary import Summary
 
@@ -193,7 +193,7 @@ def test_priorities_of_a_file_reach_the_scheduler(tmp_path):
 def warned(caplog, plan, *configs, is_deterministic=False, **given):
     caplog.clear()
     built = [scheduler_config(plan.workload(0), one) for one in configs]
-    warn_of_log(plan, SchedulerOptions(**given), built, is_deterministic=is_deterministic)
+    warn_of_log(plan, SimulationOptions(**given), built, is_deterministic=is_deterministic)
     return caplog.messages
 
 

@@ -1,6 +1,7 @@
 """Workload files: what they say reaches the requests, and what is none is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_files_requests_keep_their_times_and_depths(tmp_path):
     assert (first.time, then.time) == (1.0, 3.5)
     assert first.request.exit_rule.trace == (4, 2, 1)
     assert then.request.exit_rule.trace == (4, 4)
-    faster = come(made.with_rate(2.0))
+    faster = come(replace(made, rate=2.0))
     assert faster[1].time - faster[0].time == pytest.approx(0.5)
 
 

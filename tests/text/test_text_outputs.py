@@ -201,34 +201,8 @@ def test_without_a_tokenizer_outputs_pass_as_they_are():
         outputs.register("b", SamplingParams(stop="x"))
 
 
-@pytest.mark.parametrize("has_tokenizer", [True, False])
-def test_of_a_forgotten_request_nothing_is_seen_and_its_id_is_in_use_until_it_has_ended(
-    has_tokenizer,
-):
-    tokenizer, _ = cut(PIECES)
-    outputs = TextOutputs(
-        tokenizer if has_tokenizer else None, lambda *name: pytest.fail(f"{name} is of no interest")
-    )
-    drawn = SamplingParams(n=2, temperature=1.0, stop="END" if has_tokenizer else ())
-    outputs.register("a", drawn)
-    assert len(feed(outputs, [SAY, E])) == 2
-    outputs.forget("a")
-    # The engine runs elsewhere and has not heard of it yet.
-    assert feed(outputs, [ND, MORE], start=2) == []
-    for sample_index in (1, 0):
-        with pytest.raises(UsageError, match="request id 'a' is in use"):
-            outputs.register("a", SamplingParams())
-        late = ended("a", [SAY, E, ND], FinishReason.ABORT, sample_index=sample_index)
-        assert outputs.add(StepOutput(completions=[late])) == StepOutput()
-    outputs.register("a", SamplingParams())
-    (event,) = feed(outputs, [MORE])
-    assert event.text == (" more" if has_tokenizer else "")
-    assert outputs.finish(ended("a", [MORE], FinishReason.LENGTH)).token_ids == (MORE,)
-
-
 def test_what_nobody_registered_is_dropped():
     outputs, _ = outputs_of()
-    outputs.forget("b")
     outputs.withdraw("b")
     done = ended("b", [SAY], FinishReason.LENGTH)
     assert outputs.add(StepOutput([token("b", 0, SAY)], [done])) == StepOutput()
@@ -325,7 +299,7 @@ def test_equal_samples_are_one_for_the_engine_and_several_for_who_asked(has_toke
     assert {one.text for one in completions} == {"say " if has_tokenizer else None}
     assert {one.stop_reason for one in completions} == {"END" if has_tokenizer else None}
     outputs.register("a", asked)
-    outputs.forget("a")
+    outputs.withdraw("a")
     assert feed(outputs, [SAY]) == []
     assert outputs.add(StepOutput(completions=[done])) == StepOutput()
     outputs.register("a", asked)
@@ -480,25 +454,6 @@ def test_the_stop_reason_is_the_id_where_an_id_stopped_and_the_string_where_both
     assert done.text == "".join(plain.tokens[:4])
     (done,) = run(llm, [(PROMPT, replace(by_id, stop=plain.tokens[3]))])
     check_cut(done, plain, plain.tokens[3], 4)
-
-
-def test_a_client_that_leaves_gives_its_id_back_when_the_engine_is_done_with_it(llm):
-    """At any step, with the abort after it; what comes next under its name is its own."""
-    engine, drawn = llm.engine, SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=1)
-    (alone,) = run(llm, [(PROMPT, GREEDY)])
-    for step in range(0, 24, 3):
-        outputs = TextOutputs(llm.tokenizer, engine.abort)
-        engine.add_request("a", PROMPT, outputs.register("a", drawn))
-        for _ in range(step):
-            outputs.add(engine.step())
-        outputs.forget("a")
-        assert outputs.add(engine.step()) == StepOutput()
-        assert outputs.add(StepOutput(completions=engine.abort("a"))) == StepOutput()
-        engine.add_request("a", PROMPT, outputs.register("a", GREEDY))
-        completions = []
-        while engine.has_unfinished_requests():
-            completions += outputs.add(engine.step()).completions
-        assert [done.text for done in completions] == [alone.text]
 
 
 ROLE_NAME = "<|im_start|>"

@@ -15,7 +15,7 @@ from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.measure.arrivals import Arrival
 from looped.measure.violation import Violation
-from looped.sched import ConfigError, SchedulerConfig, policy_named
+from looped.sched import policy_named
 
 from ..arms import ARMS
 from ..serve.endpoint import Endpoint, measure_load
@@ -83,22 +83,14 @@ class Replay:
         for arm in REPLAYED:
             config = self.engine_of(arm)
             try:
-                SchedulerConfig(
+                config.scheduler_config(
                     num_planes=model.num_loops,
                     vocab_size=model.vocab_size,
-                    num_blocks=config.num_blocks or model.num_loops,
+                    num_blocks=config.num_blocks or model.num_loops + config.kv_watermark,
                     max_model_len=config.max_model_len or longest,
-                    block_size=config.block_size,
-                    max_num_seqs=config.max_num_seqs,
-                    max_num_batched_tokens=config.max_num_batched_tokens,
-                    prefill_chunk_size=config.prefill_chunk_size,
-                    min_coda_batch_size=config.min_coda_batch_size,
-                    max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
-                    policy=config.policy_name,
-                    max_decode_rows=config.max_decode_rows,
-                    prompt_shortcut=config.prompt_shortcut,
+                    cache_salt="",
                 )
-            except ConfigError as error:
+            except UsageError as error:
                 raise UsageError(f"{arm}: {error}") from None
         limit = self.engine.max_model_len
         if limit is not None and longest > limit:

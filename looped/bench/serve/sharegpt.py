@@ -8,7 +8,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,6 +41,11 @@ class Lengths:
     max_prompt_tokens: int = 1024
     max_total_tokens: int = 2048
     """Of prompt and output together."""
+
+    def within(self, max_model_len: int | None) -> "Lengths":
+        """The same for a server that takes no longer requests; None is not known."""
+        longest = min(self.max_total_tokens, max_model_len or self.max_total_tokens)
+        return replace(self, max_total_tokens=longest)
 
     def judge(self, num_prompt: int, num_output: int) -> str | None:
         """Why an exchange is dropped; None if it is not."""

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from looped.errors import UsageError
-from looped.sampling_params import SamplingParams
+from looped.sampling_params import SamplingParams, checked_stop
 from looped.sched import ExitMode, ExitOptions
 
 from ..errors import ApiError, bad_field
@@ -17,8 +17,6 @@ OPTIONS = frozenset(field.name for field in fields(SamplingParams)) & frozenset(
 """Fields that mean the same to the engine, under the same name."""
 OFF: dict[str, tuple[Any, ...]] = {"top_k": (-1, 0), "seed": (-1,)}
 """Values that other servers take for leaving an option out: no limit, a fresh seed."""
-UNUSED_FOR_SCORES = ("logprobs", "stop", "include_stop_str_in_output")
-"""Options that are checked and then left out where only a prompt is scored."""
 EXIT_OPTIONS = {
     "exit_mode": "mode",
     "exit_threshold": "threshold",
@@ -78,8 +76,9 @@ def to_params(
     try:
         if options.get("max_tokens") == 0:
             # Only the prompt is looked at, and clients send these with every request.
-            unused = {name: options.pop(name) for name in UNUSED_FOR_SCORES if name in options}
-            SamplingParams(**unused)
+            stop, _ = options.pop("stop", ()), options.pop("logprobs", None)
+            is_included = options.pop("include_stop_str_in_output", False)
+            checked_stop(stop, is_included=is_included)
         return SamplingParams(**options, exit=ExitOptions(**exits))
     except UsageError as error:
         raise bad_field(str(error), field_names(body)) from None

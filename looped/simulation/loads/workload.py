@@ -184,10 +184,6 @@ class Workload:
         """Prompt and output tokens of the longest request."""
         return max(one.prompt_tokens + one.output_tokens for one in self.requests)
 
-    def with_rate(self, rate: float) -> "Workload":
-        """The same requests at another rate, with the same bursts."""
-        return replace(self, rate=rate)
-
     def arrivals(self) -> Arrivals:
         """New requests for one run.
 

@@ -1,4 +1,7 @@
-"""A cost table from data sheets, for a device that is not there: a guess with its reasons written.
+"""What would an H200 need for Ouro-1.4B's launches, by its data sheet?
+
+Question: what can be simulated for a GPU before a log of one is there to fit costs to?
+Method: a cost table from data sheets, a guess with its reasons written:
 
     pass    = layers' weight bytes / (bandwidth x weight_efficiency)           the floor
     row     = 2 x layers' weights / (flops x matmul_efficiency)
@@ -7,15 +10,23 @@
 
 and the LM head likewise. Overheads and the host's time are plain assumptions. Such a table is
 marked `is_estimate`, and every result that rests on it is called an estimate.
+
+    python experiments/estimate_h200_costs.py >sched/costing/cost_tables/ouro-1.4b-h200.json
+
+Result (2026-11-29, computed, no GPU): the table of that name, which is shipped; its `source` names
+what was assumed.
 """
 
+import json
 from dataclasses import dataclass
 
+from looped.bench.model_maker import SHAPES
 from looped.config import ModelConfig
-from looped.sched import LAUNCH_KINDS, CostModel
+from looped.sched import LAUNCH_KINDS, CostModel, read_cost_table
 
 ANY_BUCKET = 2
 """A single named bucket stands for all."""
+TABLE = "ouro-1.4b-h200"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,3 +98,13 @@ def estimate_costs(config: ModelConfig, device: Device, *, name: str, source: st
         host_item_seconds=device.host_item_seconds,
         is_estimate=True,
     )
+
+
+def main() -> None:
+    source = read_cost_table(TABLE).source
+    costs = estimate_costs(SHAPES["1.4b"], H200, name=TABLE, source=source)
+    print(json.dumps(costs.to_json(), indent=2))
+
+
+if __name__ == "__main__":
+    main()

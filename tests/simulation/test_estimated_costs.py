@@ -1,22 +1,27 @@
 """The shipped estimate is what its formulas and its data sheet come to."""
 
+import json
+import runpy
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from looped.bench.model_maker import SHAPES
-from looped.sched import LaunchKind, LaunchWork, read_cost_table
-from looped.simulation.fitting.estimate import H200, estimate_costs
+from looped.sched import CostModel, LaunchKind, LaunchWork, read_cost_table
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "estimate_h200_costs.py"
 
 
-def test_the_shipped_table_is_computed_from_the_data_sheet():
+def test_the_shipped_table_is_computed_from_the_data_sheet(capsys):
+    runpy.run_path(str(SCRIPT), run_name="__main__")
     shipped = read_cost_table("ouro-1.4b-h200")
-    computed = estimate_costs(SHAPES["1.4b"], H200, name=shipped.name, source=shipped.source)
+    computed = CostModel.from_json(json.loads(capsys.readouterr().out))
     for field in fields(shipped):
         if field.name.endswith("seconds") or field.name.endswith("floor"):
             ours, theirs = getattr(computed, field.name), getattr(shipped, field.name)
             assert theirs == pytest.approx(ours, rel=1e-9), field.name
     assert computed.overheads == shipped.overheads
+    assert (computed.name, computed.source) == (shipped.name, shipped.source)
     assert computed.is_estimate
     assert shipped.is_estimate
 

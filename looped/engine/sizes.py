@@ -23,7 +23,7 @@ from looped.pallas_kernels import (
 )
 from looped.programs.executables import Executables
 from looped.programs.parameters import Parameters
-from looped.sched import ConfigError, SchedulerConfig, ladders_for
+from looped.sched import SchedulerConfig, ladders_for
 
 from .memory_plan import (
     CPU_MAX_MODEL_LEN,
@@ -39,32 +39,13 @@ logger = logging.getLogger(__name__)
 
 def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
     """The scheduler's part of the options, complete; UsageError where they contradict."""
-    try:
-        return SchedulerConfig(
-            num_planes=shape.config.num_loops,
-            vocab_size=shape.config.vocab_size,
-            num_blocks=shape.num_blocks,
-            max_model_len=shape.max_model_len,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            prefill_chunk_size=config.prefill_chunk_size,
-            min_coda_batch_size=config.min_coda_batch_size,
-            max_prefill_batches_before_decode=config.max_prefill_batches_before_decode,
-            policy=config.chosen_policy,
-            policy_options=config.policy_options,
-            max_decode_rows=config.max_decode_rows,
-            prompt_shortcut=config.prompt_shortcut,
-            scheduling_policy=config.scheduling_policy,
-            admission_scan_limit=config.admission_scan_limit,
-            admission_bypass_limit=config.admission_bypass_limit,
-            kv_watermark=config.kv_watermark,
-            incremental_kv=config.incremental_kv,
-            prefix_caching=config.prefix_caching,
-            cache_salt=f"{shape.config}:{shape.dtype}:{shape.kv_dtype}",
-        )
-    except ConfigError as error:
-        raise UsageError(str(error)) from None
+    return config.scheduler_config(
+        num_planes=shape.config.num_loops,
+        vocab_size=shape.config.vocab_size,
+        num_blocks=shape.num_blocks,
+        max_model_len=shape.max_model_len,
+        cache_salt=f"{shape.config}:{shape.dtype}:{shape.kv_dtype}",
+    )
 
 
 def log_derived(config: SchedulerConfig) -> None:

@@ -9,7 +9,7 @@ import jax
 from looped.config import ModelConfig
 from looped.device.state import StateShape
 from looped.engine.options import EngineConfig
-from looped.engine.planning import plan_absent_gpu, plan_scheduler
+from looped.engine.sizes import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
 from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
@@ -32,7 +32,7 @@ Step = tuple[str, str, Rung]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class AbsentEngine:
     """An engine on a target, as far as compilation sees it."""
 
     config: EngineConfig
@@ -48,7 +48,9 @@ class Plan:
 
 
 @with_own_jax_options
-def make_plan(model: Path, config: EngineConfig, target: Target, *, dtype: str) -> Plan:
+def make_absent_engine(
+    model: Path, config: EngineConfig, target: Target, *, dtype: str
+) -> AbsentEngine:
     """Sizes of an engine on the target.
 
     Args:
@@ -73,7 +75,7 @@ def make_plan(model: Path, config: EngineConfig, target: Target, *, dtype: str) 
         workspace=ASSUMED_WORKSPACE,
     )
     ladders = ladders_for(plan_scheduler(config, shape), is_deterministic=config.deterministic)
-    return Plan(config=config, shape=shape, ladders=ladders, dtype=dtype)
+    return AbsentEngine(config=config, shape=shape, ladders=ladders, dtype=dtype)
 
 
 def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Parameters:
@@ -84,28 +86,31 @@ def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Paramet
     )
 
 
-def default_rungs(plan: Plan) -> list[Rung]:
+def default_rungs(engine: AbsentEngine) -> list[Rung]:
     """One of each kind of work: all slots decoding, the common mixed launch, and the widest."""
-    mixed = _pass_rung(plan, plan.shape.max_num_seqs + plan.shape.chunk_size)
-    rungs = [decode_rung(plan), mixed]
-    rungs += [(kind, ladder[-1]) for kind, ladder in plan.ladders.items()]
-    return [rung for rung in all_rungs(plan.ladders) if rung in rungs]
+    mixed = _pass_rung(engine, engine.shape.max_num_seqs + engine.shape.chunk_size)
+    rungs = [decode_rung(engine), mixed]
+    rungs += [(kind, ladder[-1]) for kind, ladder in engine.ladders.items()]
+    return [rung for rung in all_rungs(engine.ladders) if rung in rungs]
 
 
-def decode_rung(plan: Plan) -> Rung:
+def decode_rung(engine: AbsentEngine) -> Rung:
     """The pass with all slots decoding."""
-    return _pass_rung(plan, plan.shape.max_num_seqs)
+    return _pass_rung(engine, engine.shape.max_num_seqs)
 
 
-def _pass_rung(plan: Plan, num_rows: int) -> Rung:
+def _pass_rung(engine: AbsentEngine, num_rows: int) -> Rung:
     """The pass over so many rows, decode rows among them, or the widest one."""
-    kind = next(kind for kind in plan.ladders if kind.carries_decode)
-    ladder = plan.ladders[kind]
+    kind = next(kind for kind in engine.ladders if kind.carries_decode)
+    ladder = engine.ladders[kind]
     return kind, bucket_for(ladder, min(num_rows, ladder[-1]))
 
 
 def steps_to_compile(
-    plan: Plan, backends: Sequence[str], forms: Sequence[str], rungs: Sequence[Rung] | None
+    engine: AbsentEngine,
+    backends: Sequence[str],
+    forms: Sequence[str],
+    rungs: Sequence[Rung] | None,
 ) -> list[Step]:
     """Backend, layer form and rung of each step.
 
@@ -114,7 +119,7 @@ def steps_to_compile(
     form, and for what an engine on a GPU launches by default; unrolled layers decode only.
 
     Args:
-        plan: whose ladders have the rungs.
+        engine: whose ladders have the rungs.
         backends: attention backends by name.
         forms: of the layers.
         rungs: None: those above; else each with every backend and form.
@@ -124,27 +129,27 @@ def steps_to_compile(
     for backend in backends:
         for form in forms:
             is_whole = form == "scanned" or "scanned" not in forms or backend == default_backend
-            some = default_rungs(plan) if is_whole else [decode_rung(plan)]
+            some = default_rungs(engine) if is_whole else [decode_rung(engine)]
             steps += [(backend, form, rung) for rung in (some if rungs is None else rungs)]
     # Steps of the LM head have neither attention nor layers: once is enough.
     heads = {rung: (backend, form, rung) for backend, form, rung in reversed(steps)}
     return [step for step in steps if step[2][0].runs_layers or heads[step[2]] == step]
 
 
-def parse_rungs(plan: Plan, texts: list[str]) -> list[Rung]:
+def parse_rungs(engine: AbsentEngine, texts: list[str]) -> list[Rung]:
     """Rungs from "recurrent:16" and the like, or from "all".
 
     Raises:
-        UsageError: anything that is not a rung of the plan's ladders.
+        UsageError: anything that is not a rung of its ladders.
     """
     if texts == ["all"]:
-        return all_rungs(plan.ladders)
-    return [_parse_rung(plan, text) for text in texts]
+        return all_rungs(engine.ladders)
+    return [_parse_rung(engine, text) for text in texts]
 
 
-def _parse_rung(plan: Plan, text: str) -> Rung:
+def _parse_rung(engine: AbsentEngine, text: str) -> Rung:
     name, _, rows = text.partition(":")
-    ladders = {kind.name.lower(): (kind, ladder) for kind, ladder in plan.ladders.items()}
+    ladders = {kind.name.lower(): (kind, ladder) for kind, ladder in engine.ladders.items()}
     kind, ladder = ladders.get(name, (None, ()))
     if kind is None or not rows.isdecimal() or int(rows) not in ladder:
         known = "; ".join(

@@ -18,10 +18,10 @@ from looped.progress import progress_bars
 from looped.record.timeline import Timeline
 from looped.sched import SchedulerConfig
 
-from .coverage import UNNAMED
+from ..coverage import UNNAMED
+from ..loads.workload import Workload
+from ..summary import UNITS
 from .grid import Grid, Point, mean_numbers, workers
-from .loads.workload import Workload
-from .summary import UNITS
 
 TIMES = tuple(name for name, unit in UNITS.items() if unit == "s")
 """Numbers that an objective can bound."""
@@ -75,10 +75,6 @@ class Objective:
                 f"a capacity needs at least {FEWEST_FOR_GROWTH} requests, or nothing tells a queue "
                 f"that grows; got {len(requests)}: simulate more requests"
             )
-
-    def is_met(self, numbers: Numbers) -> bool:
-        """Whether every bound holds; see `failed`."""
-        return not self.failed(numbers)
 
     def failed(self, numbers: Numbers) -> list[str]:
         """The numbers whose bounds do not hold.

@@ -12,11 +12,11 @@ from looped.progress import progress_bars
 from looped.record.timeline import Timeline
 from looped.sched import CostModel, Policy, SchedulerConfig
 
-from .coverage import UNNAMED, unnamed_share
-from .loads.workload import check_rate
-from .options import parse_policy
-from .runs import WorkloadPlan, scheduler_config, simulate
-from .summary import UNITS, Summary
+from ..coverage import UNNAMED, unnamed_share
+from ..loads.workload import check_rate
+from ..options import parse_policy
+from ..runs import WorkloadPlan, scheduler_config, simulate
+from ..summary import UNITS, Summary
 
 
 @dataclass(frozen=True)

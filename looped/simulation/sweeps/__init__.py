@@ -1,0 +1,1 @@
+"""Many runs: grids of points and seeds, comparisons seed by seed, searches of capacities."""
