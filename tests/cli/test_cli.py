@@ -270,7 +270,7 @@ def test_many_slots_leave_a_long_prompt_its_chunks(tiny_folder):
     assert sum(counts.values()) <= 8
 
 
-def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
+def test_mixed_prefill_decode_is_another_name_for_the_policy(tiny_folder):
     options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4)
     on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")
     off = looped(*options, "--no-mixed-prefill-decode")
