@@ -102,7 +102,7 @@ class Completion:
     text: str | None = None
     """Decoded tokens without special ones, up to the stop string; None without a tokenizer."""
     tokens: tuple[str, ...] | None = None
-    """Text of each emitted token by itself, special ones by name; None without a tokenizer."""
+    """Text of each emitted token on its own, special ones by name; None without a tokenizer."""
 
     @classmethod
     def from_request(cls, request: Request) -> "Completion":

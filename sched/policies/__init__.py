@@ -26,7 +26,7 @@ pending, when it came (`arrival_time`) and when its newest token did (`newest_to
 unit of `view.now`.
 
 An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
-have taken it goes first, whatever the policy says (`sched/choice/aging.py`). How often it takes
+have taken it goes first, under any policy (`sched/choice/aging.py`). How often it takes
 launches of each kind, and when it admits, is its own affair.
 
 `POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry

@@ -1,4 +1,4 @@
-"""`looped` as a user types it: results on stdout, talk on stderr, mistakes in one line."""
+"""`looped` as a user types it: results on stdout, logs on stderr, mistakes in one line."""
 
 import io
 import json

@@ -147,7 +147,7 @@ class GenerationFields(Body):
     safety_identifier: str | None = None
     """Not used: describes the caller."""
     prompt_cache_key: str | None = None
-    """Not used: equal prefixes are found by themselves."""
+    """Not used: equal prefixes are found without it."""
     prompt_cache_retention: str | None = None
     """Not used."""
     store: bool | None = None
