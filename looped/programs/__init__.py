@@ -1,1 +1,14 @@
-"""What a launch runs: layouts of uploads, packing, compiled steps, and what is read back."""
+"""What a launch runs: a `Program` for each kind of launch, and its parts.
+
+    program, registry                 what a program is; the program of each launch kind
+    recurrent, prefill, coda, score   the programs, a file each
+    packed_layout, packer             an upload as one int32 array, and filling it from a batch
+    executables, compile_target       compiled steps by kind and row bucket; where they will run
+    parameters, paged_attention       what steps read; the attention that a model is given
+    prompt_arrays, slot_edits         prompt items in a pass; logit edits of a slot
+    gates, lookahead                  exit signals after a pass
+    sampler, logit_edits, head_output, request_sampling
+                                      drawing tokens, and what the host reads of it
+
+The scheduler's half of a launch kind is in `looped.sched.launches`.
+"""
