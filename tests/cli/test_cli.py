@@ -175,14 +175,19 @@ def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
     assert done.stdout == expected.stdout
 
 
+def commands_of(page):
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_the_readme_begins_with_two_commands():
+    assert commands_of("README.md")[:2] == ["make demo", "make test"]
+
+
 @pytest.mark.long
-def test_the_readmes_commands_run(tmp_path):
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines()]
-    ran = [command for command in commands if command.startswith("looped ")]
-    assert "make demo" in commands[:2]
-    assert "make test" in commands[:2]
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md", "docs/policies.md"])
+def test_the_pages_commands_run(tmp_path, page):
+    ran = [command for command in commands_of(page) if command.startswith("looped ")]
     assert ran
     for command in ran:
         looped_path = Path(sys.executable).parent
@@ -195,11 +200,11 @@ def test_the_readmes_commands_run(tmp_path):
 
 
 @pytest.mark.long
-def test_the_readmes_python_runs(tiny_folder, capsys):
+def test_the_readmes_python_runs(capsys):
     text = (ROOT / "README.md").read_text()
     (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(sample, {"folder": tiny_folder})
-    assert capsys.readouterr().out.strip()
+    exec(sample, {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 @pytest.mark.long
