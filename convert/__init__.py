@@ -1,12 +1,13 @@
-"""Hugging Face Ouro checkpoints to Flax parameters and back.
+"""Hugging Face checkpoints of looped models to Flax parameters and back.
 
-`source` opens a checkpoint and finds everything that is wrong with it, `names` translates tensor
-names, `folder` is the converted form on disk, and `to_flax`, `to_hugging_face` and `inspection`
-are the three commands. `lookahead` is the trained gate that a folder may hold beside its weights.
-Only safetensors is ever opened: a pickle can run code.
+`source` opens a checkpoint and finds everything that is wrong with it, `folder` is the converted
+form on disk, and `to_flax`, `to_hugging_face` and `inspection` are the three commands. `lookahead`
+is the trained gate that a folder may hold beside its weights. Only safetensors is ever opened: a
+pickle can run code.
 
-`foreign` knows folders of other kinds by their files. Of the engine, only the configuration with
-what it is read with, the parameter tree, errors and progress bars are imported.
+`foreign` knows folders of other kinds by their files. Which tensors a model has and what Hugging
+Face calls them, its family says. Of the engine, only the configuration, the families, errors and
+progress bars are imported.
 """
 
 from .folder import LOOKAHEAD_FILE, ConvertedFolder, Manifest

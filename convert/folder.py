@@ -13,10 +13,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from looped.config import ModelConfig
 from looped.errors import LoopedError, brief
 from looped.model_files import check_pointers, read_json
-from looped.models.parameters import parameter_shapes
+from looped.models import parameter_shapes, read_config
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -125,7 +124,7 @@ class ConvertedFolder:
                 f"{path} has a manifest but no {PARAMETERS_FOLDER}; convert the checkpoint again"
             )
         check_pointers(sorted((path / PARAMETERS_FOLDER).rglob("*")))
-        self.config = ModelConfig.from_file(path / "config.json")
+        self.config = read_config(path / "config.json")
         self.shapes = parameter_shapes(self.config)
         if self.shapes.keys() != self.manifest.checksums.keys():
             raise LoopedError(

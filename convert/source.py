@@ -16,15 +16,13 @@ from safetensors import SafetensorError, safe_open
 
 from looped.config import ModelConfig
 from looped.errors import ForeignCheckpointError, LoopedError, brief
-from looped.family import FAMILY
 from looped.model_files import check_pointers, read_json
-from looped.models.parameters import parameter_shapes
+from looped.models import FAMILIES, family_of, parameter_shapes, read_config
+from looped.models.quantisation import check_tensors
 from looped.progress import track
-from looped.quantisation import check_tensors
 
 from .folder import INDEX_FILE, LOOKAHEAD_FILE
 from .foreign import ADAPTER_FILES, check_folder
-from .names import hugging_face_name, layer_index
 
 # safetensors' names of the types that are accepted, and ours.
 FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -46,7 +44,7 @@ class StoredTensor:
 
 
 class HuggingFaceFolder:
-    """An Ouro checkpoint in Hugging Face form, checked against its own config.json.
+    """A looped model's checkpoint in Hugging Face form, checked against its own config.json.
 
     Args:
         path: a folder with config.json and one or many safetensors files.
@@ -65,7 +63,7 @@ class HuggingFaceFolder:
         problems = list(self._collect_tensors())
         config = None
         try:
-            config = ModelConfig.from_file(path / "config.json")
+            config = read_config(path / "config.json")
         except ForeignCheckpointError as error:
             raise self._explained(error) from None
         except LoopedError as error:
@@ -88,7 +86,7 @@ class HuggingFaceFolder:
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """The stored tensor under our name for it, copied into memory."""
-        return self._read_stored(hugging_face_name(name))
+        return self._read_stored(family_of(self.config).tensor_names.hugging_face_name(name))
 
     def check_values(self) -> None:
         """LoopedError if there is a NaN or an infinity in any tensor. Reads everything."""
@@ -190,13 +188,17 @@ class HuggingFaceFolder:
 
     def _explained(self, error: ForeignCheckpointError) -> ForeignCheckpointError:
         """The error of a foreign config.json, or why it is the wrong one for these tensors."""
-        family = read_json(self.path / "config.json").get("model_type")
-        if family != FAMILY and any("early_exit_gate" in name for name in self.tensors):
-            return ForeignCheckpointError(
-                f"config.json describes a {brief(repr(family), 40)} model but the tensors are "
-                "Ouro's (they have an exit gate): take config.json from the Ouro checkpoint: "
-                f"{self.path}"
-            )
+        model_type = read_json(self.path / "config.json").get("model_type")
+        for family in FAMILIES.values():
+            mark = family.tensor_mark
+            if mark is None or model_type == family.model_type:
+                continue
+            if any(mark in name for name in self.tensors):
+                return ForeignCheckpointError(
+                    f"config.json describes a {brief(repr(model_type), 40)} model but the tensors "
+                    f"are {family.name}'s (they have an {mark}): take config.json from the "
+                    f"{family.name} checkpoint: {self.path}"
+                )
         return error
 
 
@@ -206,22 +208,24 @@ def find_mismatches(config: ModelConfig, tensors: dict[str, StoredTensor]) -> It
     if adapters:
         yield f"LoRA/PEFT names such as {adapters[0]}: merge the adapter into its base model first"
         return
-    layers = {index for name in tensors if (index := layer_index(name)) is not None}
+    names = family_of(config).tensor_names
+    layers = {index for name in tensors if (index := names.layer_index(name)) is not None}
     if layers and max(layers) + 1 != config.num_layers:
         yield (
             f"config.json says {config.num_layers} layers and the tensors have {max(layers) + 1}: "
             "correct num_hidden_layers or take the matching config.json"
         )
-    expected = {hugging_face_name(name): shape for name, shape in parameter_shapes(config).items()}
-    for what, names in (
+    expected = {
+        names.hugging_face_name(name): shape for name, shape in parameter_shapes(config).items()
+    }
+    for what, different in (
         ("missing", sorted(expected.keys() - tensors.keys())),
         ("unexpected", sorted(tensors.keys() - expected.keys())),
     ):
-        if names:
-            start = f"{len(names)} {what}"
-            yield (
-                f"{start}: {', '.join(names)}" if len(names) < 3 else f"{start}, such as {names[0]}"
-            )
+        if different:
+            start = f"{len(different)} {what}"
+            is_short = len(different) < 3
+            yield start + (f": {', '.join(different)}" if is_short else f", such as {different[0]}")
     misshaped = {
         name: f" {list(tensors[name].shape)}, expected {list(expected[name])}"
         for name in sorted(expected.keys() & tensors.keys())

@@ -13,7 +13,7 @@ import numpy as np
 
 from looped.errors import LoopedError, UsageError
 from looped.model_files import read_json
-from looped.models.parameters import parameter_shapes
+from looped.models import parameter_shapes
 from looped.progress import progress_bars, track
 
 from .folder import (

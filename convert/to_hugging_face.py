@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 from looped.errors import LoopedError
+from looped.models import family_of
 
 from .folder import COMPANION_FILES, DTYPES, ConvertedFolder, Tensor, checksum
 from .lookahead import check_lookahead_gate
-from .names import hugging_face_name
 from .shards import write_shards
 from .staging import staged_folder
 
@@ -40,7 +40,8 @@ def export_checkpoint(
         raise LoopedError(f"{source} is not a converted folder; make one with `looped convert`")
     folder = ConvertedFolder(source)
     check_lookahead_gate(folder)
-    names = {hugging_face_name(name): name for name in folder.shapes}
+    tensor_names = family_of(folder.config).tensor_names
+    names = {tensor_names.hugging_face_name(name): name for name in folder.shapes}
     shapes = {theirs: folder.shapes[ours] for theirs, ours in names.items()}
 
     def checked(name: str) -> Tensor:

@@ -36,7 +36,7 @@ from flax import nnx
 
 from looped.bench.model_maker import SHAPES
 from looped.device.state import DeviceState, StateShape
-from looped.models import OuroModel
+from looped.models import family_of
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     num_rounds = parser.parse_args().rounds
     logging.disable(logging.WARNING)
-    model = OuroModel(CONFIG, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    model = family_of(CONFIG).model_class()(CONFIG, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     parameters = Parameters(model=model, lookahead=LookaheadHeads.create(CONFIG, seed=0))
     shape = StateShape(
         config=CONFIG,

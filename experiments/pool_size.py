@@ -24,7 +24,7 @@ from looped.bench.model_maker import SHAPES
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.options import EngineConfig
 from looped.loading import LoadedModel
-from looped.models import OuroModel
+from looped.models import family_of
 from looped.sampling_params import SamplingParams
 
 SMALL = SHAPES["small"]
@@ -51,7 +51,7 @@ def timed_step(engine: LLMEngine) -> float:
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    model = OuroModel(SMALL, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    model = family_of(SMALL).model_class()(SMALL, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     loaded = LoadedModel(Path("random"), SMALL, model, "bfloat16")
     # 24 tokens of 8 sequences need 64 blocks: 2 a plane, 4 planes.
     small, large = make_engine(loaded, 64), make_engine(loaded, 4096)

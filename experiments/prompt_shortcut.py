@@ -34,7 +34,7 @@ from pool_size import SMALL
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.options import EngineConfig
 from looped.loading import LoadedModel
-from looped.models import OuroModel
+from looped.models import family_of
 from looped.sampling_params import SamplingParams
 
 NUM_PAIRS = 6
@@ -65,7 +65,7 @@ def time_to_first_token(engine: LLMEngine, num_tokens: int) -> float:
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    model = OuroModel(SMALL, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    model = family_of(SMALL).model_class()(SMALL, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     loaded = LoadedModel(Path("random"), SMALL, model, "bfloat16")
     with_it, without = (make_engine(loaded, prompt_shortcut=on) for on in (True, False))
     print("| prompt tokens | with | without | ratio of pairs |")

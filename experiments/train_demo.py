@@ -32,6 +32,7 @@ from looped.demo.problems import FULL_COUNT, ITEMS, NAMES, held_out
 from looped.errors import LoopedError
 from looped.evaluation.demo import MIN_LOOPS, THRESHOLDS
 from looped.loading import load_folder
+from looped.models import family_of, num_parameters
 from looped.training.digests import model_digests, text_digest
 
 logger = logging.getLogger("train_demo")
@@ -41,9 +42,9 @@ MAX_PARAMETERS, MAX_BYTES = 3_000_000, 8_000_000
 
 CARD = """# looped-demo
 
-A looped language model of {parameters:,} parameters in Ouro's architecture: {layers} layer(s), run
-{loops} times a token. It solves arithmetic problems in words and spells the steps. It is there to
-show and to test an inference engine, and of no other use.
+A looped language model of {parameters:,} parameters in {family}'s architecture: {layers} layer(s),
+run {loops} times a token. It solves arithmetic problems in words and spells the steps. It is there
+to show and to test an inference engine, and of no other use.
 
     looped generate "Ada has 5 pens. Ada finds 3 more. How many pens does Ada have now?"
     looped generate "What is 4 + 3 * 2?" --exit-threshold {threshold:g} --min-loops {min_loops}
@@ -154,9 +155,9 @@ def ship(runs, result, destination, commands, *, overwrite):
     """Puts the model and its card in their place, if it is small enough."""
     source = runs / "lookahead" / "model"
     config = load_folder(source).config
-    if config.num_parameters > MAX_PARAMETERS:
+    if num_parameters(config) > MAX_PARAMETERS:
         raise LoopedError(
-            f"{source} has {config.num_parameters} parameters, at most {MAX_PARAMETERS} ship"
+            f"{source} has {num_parameters(config)} parameters, at most {MAX_PARAMETERS} ship"
         )
     with staged_folder(destination, source=source, overwrite=overwrite) as staged:
         shutil.copytree(source, staged, dirs_exist_ok=True)
@@ -165,7 +166,7 @@ def ship(runs, result, destination, commands, *, overwrite):
         size = sum(file.stat().st_size for file in staged.iterdir())
         if size > MAX_BYTES:
             raise LoopedError(f"{source} with its card has {size} bytes, at most {MAX_BYTES} ship")
-    logger.info("%s: %d parameters, %d bytes", destination, config.num_parameters, size)
+    logger.info("%s: %d parameters, %d bytes", destination, num_parameters(config), size)
 
 
 def model_card(config, runs, result, commands):
@@ -179,7 +180,8 @@ def model_card(config, runs, result, commands):
     updates = [_lines(runs / stage / "metrics.jsonl") for stage in commands]
     pretraining = json.loads((runs / "pretrain" / "run.json").read_text())
     return CARD.format(
-        parameters=config.num_parameters,
+        family=family_of(config).name,
+        parameters=num_parameters(config),
         layers=config.num_layers,
         loops=config.num_loops,
         seed=pretraining["seed"],

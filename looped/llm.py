@@ -14,16 +14,16 @@ from looped.engine.observer import LaunchObserver
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion, StepOutput
 from looped.engine.sizes import check_options
+from looped.process.compilation_cache import use_compilation_cache
+from looped.process.jax_options import log_left_aside
 from looped.programs.lookahead import check_lookahead
 from looped.text.stop_ids import find_stop_token_ids
 from looped.text.text_outputs import TextOutputs
 from looped.text.tokenizer import Tokenizer
 
-from .compilation_cache import use_compilation_cache
-from .config import ModelConfig
 from .errors import LoopedError, UsageError
-from .jax_options import log_left_aside
 from .loading import load_folder
+from .models import read_config
 from .progress import progress_bars
 from .sampling_params import SamplingParams
 
@@ -77,7 +77,7 @@ class LLM:
         log_left_aside()
         folder = resolve_model_folder(model)
         # Before the weights are read: what contradicts itself is refused at once.
-        model_config = ModelConfig.from_file(folder / "config.json")
+        model_config = read_config(folder / "config.json")
         check_options(config, model_config, num_loops)
         num_planes = num_loops or model_config.num_loops
         if observer is not None and observer.records_gates:

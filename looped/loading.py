@@ -13,11 +13,13 @@ from looped.convert import (
     LookaheadGate,
     read_lookahead_gate,
 )
-from looped.models import OuroModel, load_model
+from looped.models import num_parameters
+from looped.models.looped_model import LoopedModel
+from looped.models.parameters import load_model
+from looped.process.jax_options import with_own_jax_options
 
 from .config import LAYER_FORMS, ModelConfig
 from .errors import UsageError
-from .jax_options import with_own_jax_options
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class LoadedModel:
 
     folder: Path
     config: ModelConfig
-    model: OuroModel
+    model: LoopedModel
     dtype: str
     lookahead_gate: LookaheadGate | None = None
     """Trained heads of exit mode `lookahead`, where the folder has them."""
@@ -83,5 +85,5 @@ def load_folder(
     model = load_model(config, source.read, DTYPES[dtype])
     if layers == "scanned":
         model.stack_layers()
-    logger.info("loaded %s: %d parameters, %s", folder, config.num_parameters, dtype)
+    logger.info("loaded %s: %d parameters, %s", folder, num_parameters(config), dtype)
     return LoadedModel(folder, config, model, dtype, gate)

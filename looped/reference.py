@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from looped.convert import LookaheadGate
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 
 from .errors import UsageError
 
@@ -32,7 +32,7 @@ class DenseCache:
     values: Float[Array, "P L N K D"]
 
     @classmethod
-    def zeros(cls, model: OuroModel, num_positions: int) -> "DenseCache":
+    def zeros(cls, model: LoopedModel, num_positions: int) -> "DenseCache":
         """An empty cache in the model's own type."""
         config = model.config
         shape = (
@@ -42,7 +42,7 @@ class DenseCache:
             config.num_kv_heads,
             config.head_dim,
         )
-        dtype = model.embedding.weight[...].dtype
+        dtype = model.dtype
         return cls(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     def fill_deeper_planes(self, position: int, exit_loop: int) -> "DenseCache":
@@ -68,7 +68,7 @@ class ReferenceToken:
 
 
 def generate(
-    model: OuroModel,
+    model: LoopedModel,
     prompt_token_ids: Sequence[int],
     *,
     max_tokens: int,
@@ -175,7 +175,7 @@ def _head_signal(
 
 @jax.jit
 def run_loop(
-    model: OuroModel,
+    model: LoopedModel,
     rows: Float[Array, "T E"],
     positions: Int[Array, " T"],
     depth: Int[Array, ""] | int,
@@ -227,10 +227,10 @@ class _DenseAttention:
 
 
 @jax.jit
-def _embed(model: OuroModel, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
+def _embed(model: LoopedModel, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
     return model.embed(token_ids)
 
 
 @jax.jit
-def _logits(model: OuroModel, rows: Float[Array, "T E"]) -> Float[Array, "T V"]:
+def _logits(model: LoopedModel, rows: Float[Array, "T E"]) -> Float[Array, "T V"]:
     return model.logits(rows)

@@ -14,34 +14,35 @@ from house import FOLDERS, ROOT, arrows, functions, imported_modules, modules, r
 
 ARROWS = {
     "__main__": "cli",
-    "aot": "compilation_cache config device engine errors loading models pallas_kernels programs "
-    "sched",
-    "bench": "compilation_cache config convert engine errors loading logs measure models programs "
-    "progress record sampling_params sched text",
-    "cli": "aot bench convert demo engine errors evaluation compilation_cache config llm logs "
-    "measure pallas_kernels plots progress record sampling_params sched server simulation text "
+    "aot": "config device engine errors loading models pallas_kernels process programs sched",
+    "bench": "config convert engine errors loading measure model_files models process "
+    "programs progress record sampling_params sched text",
+    "cli": "aot bench config convert demo engine errors evaluation llm measure models "
+    "pallas_kernels plots process progress record sampling_params sched server simulation text "
     "training",
     "config": "errors",
-    "convert": "config errors models progress",
+    "convert": "config errors model_files models progress",
     "demo": "engine errors llm sampling_params sched training",
     "device": "config sched",
-    "engine": "config convert device errors loading pallas_kernels programs sampling_params sched",
-    "evaluation": "config convert demo engine errors llm measure plots sampling_params sched text "
-    "training",
-    "llm": "compilation_cache config convert engine errors loading programs progress "
-    "sampling_params text",
-    "loading": "config convert errors models",
-    "measure": "engine errors models reference",
-    "models": "config",
+    "engine": "config convert device errors loading pallas_kernels process programs "
+    "sampling_params sched",
+    "evaluation": "convert demo engine errors llm measure models plots sampling_params sched "
+    "text training",
+    "llm": "convert engine errors loading models process programs progress sampling_params text",
+    "loading": "config convert errors models process",
+    "measure": "config engine errors models reference",
+    "model_files": "errors",
+    "models": "config errors model_files",
     "plots": "engine errors record sched",
     "programs": "config convert device errors models pallas_kernels progress sampling_params sched",
     "record": "engine errors sched",
     "reference": "convert errors models",
     "sampling_params": "errors sched",
-    "server": "engine errors llm sampling_params sched text",
+    "server": "engine errors llm process sampling_params sched text",
     "simulation": "engine errors measure progress record sampling_params sched",
-    "text": "config engine errors record sampling_params sched",
-    "training": "config convert errors loading measure models plots progress text",
+    "text": "engine errors model_files record sampling_params sched",
+    "training": "config convert errors loading measure model_files models plots process "
+    "progress text",
 }
 """Of each room, the rooms that it imports from: all of them, and no other. A room that is not here
 imports from none; `sched` and `pallas_kernels` never will. A new arrow is a decision: it may not

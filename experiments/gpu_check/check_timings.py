@@ -18,6 +18,7 @@ from engines_here import backends_here, random_model
 from report import Outcome, Recorder
 
 from looped.device.state import DeviceState, StateShape
+from looped.measure.flop_bound import ParameterCounts
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
@@ -211,8 +212,7 @@ class Bench:
 
     def _floor_seconds(self, num_keys: int, num_rows: int) -> tuple[float, float]:
         """What reading weights and keys takes at least, and what the products take."""
-        config = self._config
-        num_weights = config.num_parameters - 2 * config.vocab_size * config.hidden_size
+        num_weights = ParameterCounts.of(self._config).recurrent
         key_bytes = num_keys * self._shape.block_bytes / self._shape.block_size
         reading = (2 * num_weights + key_bytes) / self._floors.bytes_per_second
         return reading, 2 * num_weights * num_rows / self._floors.operations_per_second

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from looped.config import ModelConfig
 from looped.engine.llm_engine import LLMEngine
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion
 from looped.loading import LoadedModel, load_folder
-from looped.models import OuroModel
+from looped.models import family_of, read_config
+from looped.models.looped_model import LoopedModel
 from looped.pallas_kernels import BACKENDS
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
@@ -55,15 +55,17 @@ def backends_here(*, is_rehearsal: bool) -> list[str]:
 
 def random_model(*, is_rehearsal: bool, layers: str) -> LoadedModel:
     """Random bfloat16 weights in the 1.4B shape, made on the device; a tiny one to rehearse."""
-    config = ModelConfig.from_file(FIXTURES / "ouro-tiny" / "config.json")
+    config = read_config(FIXTURES / "ouro-tiny" / "config.json")
     if not is_rehearsal:
         config = replace(
             config, num_layers=24, hidden_size=2048, num_heads=16, num_kv_heads=16, head_dim=128,
             intermediate_size=5632, vocab_size=49152,
         )  # fmt: skip
 
-    def build() -> OuroModel:
-        return OuroModel(config, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0))
+    model_class = family_of(config).model_class()
+
+    def build() -> LoopedModel:
+        return model_class(config, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0))
 
     model = jax.block_until_ready(nnx.jit(build)())
     if layers == "scanned":

@@ -11,10 +11,10 @@ from looped.device.state import StateShape
 from looped.engine.options import EngineConfig
 from looped.engine.sizes import plan_absent_gpu, plan_scheduler
 from looped.errors import UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import DTYPES
-from looped.models import OuroModel
+from looped.models import family_of, read_config
 from looped.pallas_kernels import AUTO, resolve_backend
+from looped.process.jax_options import with_own_jax_options
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
@@ -64,7 +64,7 @@ def make_absent_engine(
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
-    model_config = ModelConfig.from_file(model / "config.json" if model.is_dir() else model)
+    model_config = read_config(model / "config.json" if model.is_dir() else model)
     weights = jax.tree.leaves(abstract_parameters(model_config, dtype, "unrolled"))
     shape = plan_absent_gpu(
         config,
@@ -80,8 +80,9 @@ def make_absent_engine(
 
 def abstract_parameters(config: ModelConfig, dtype: str, layers: str) -> Parameters:
     """Parameters as shapes and types."""
+    model_class = family_of(config).model_class()
     return Parameters(
-        model=OuroModel.abstract(config, DTYPES[dtype], is_stacked=layers == "scanned"),
+        model=model_class.abstract(config, DTYPES[dtype], is_stacked=layers == "scanned"),
         lookahead=jax.eval_shape(lambda: LookaheadHeads.create(config, seed=0)),
     )
 

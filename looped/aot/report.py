@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from looped.compilation_cache import no_cache_entries
-from looped.jax_options import with_own_jax_options
+from looped.process.compilation_cache import no_cache_entries
+from looped.process.jax_options import with_own_jax_options
 from looped.programs.executables import Executables
 from looped.sched import LaunchKind, Rung
 

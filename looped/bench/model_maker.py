@@ -16,16 +16,23 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from looped.config import ModelConfig
-from looped.convert.names import hugging_face_name
 from looped.convert.shards import write_shards
 from looped.convert.staging import staged_folder
 from looped.errors import UsageError
-from looped.models import parameter_shapes
+from looped.models import (
+    DEFAULT_MODEL_TYPE,
+    EMBEDDING,
+    GATE_BIAS,
+    family_of,
+    num_parameters,
+    parameter_shapes,
+)
 
 logger = logging.getLogger(__name__)
 
 SHAPES = {
     "small": ModelConfig(
+        model_type=DEFAULT_MODEL_TYPE,
         num_layers=8,
         hidden_size=512,
         num_heads=4,
@@ -39,6 +46,7 @@ SHAPES = {
         rope_theta=1e6,
     ),
     "1.4b": ModelConfig(
+        model_type=DEFAULT_MODEL_TYPE,
         num_layers=24,
         hidden_size=2048,
         num_heads=16,
@@ -56,7 +64,7 @@ SHAPES = {
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 MAX_SHARD_BYTES = 10**9
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-GATE_BIAS = -1.0
+MEAN_GATE = -1.0
 """A hazard of about 0.3 a loop: at threshold 0.5 tokens leave after loops 1 to 4."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -88,18 +96,23 @@ def make_model(
             f"vocab_size must be at least {num_tokens}, special tokens and bytes, got "
             f"{config.vocab_size}"
         )
-    shapes = {hugging_face_name(name): shape for name, shape in parameter_shapes(config).items()}
+    config = replace(config, dtype=dtype)
+    family = family_of(config)
+    shapes = parameter_shapes(config)
+    names = {family.tensor_names.hugging_face_name(name): name for name in shapes}
     rng = np.random.default_rng(seed)
     with staged_folder(folder, source=None, overwrite=False) as staged:
         write_shards(
             staged,
-            shapes,
+            {theirs: shapes[name] for theirs, name in names.items()},
             DTYPES[dtype],
-            lambda name: random_tensor(rng, name, shapes[name]).astype(DTYPES[dtype]),
+            lambda theirs: random_tensor(rng, names[theirs], shapes[names[theirs]]).astype(
+                DTYPES[dtype]
+            ),
             description="making weights",
             max_shard_bytes=MAX_SHARD_BYTES,
         )
-        _write_json(staged / "config.json", replace(config, dtype=dtype).to_hugging_face())
+        _write_json(staged / "config.json", family.write_config(config))
         byte_tokenizer().save(str(staged / "tokenizer.json"))
         _write_json(
             staged / "tokenizer_config.json",
@@ -109,23 +122,23 @@ def make_model(
                 "chat_template": CHAT_TEMPLATE,
             },
         )
-    logger.info("made %s: %d random parameters, %s", folder, config.num_parameters, dtype)
+    logger.info("made %s: %d random parameters, %s", folder, num_parameters(config), dtype)
 
 
 def random_tensor(
     rng: np.random.Generator, name: str, shape: tuple[int, ...]
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Float32 weights of a Hugging Face tensor.
+    """Float32 weights of a tensor, by our name for it.
 
     Norms 1 + 0.1 z, the gate's bias -1, the embedding z, matrices z / sqrt(inputs), with z drawn
     from N(0, 1).
     """
-    if name == "model.early_exit_gate.bias":
-        return np.full(shape, GATE_BIAS, np.float32)
+    if name == GATE_BIAS:
+        return np.full(shape, MEAN_GATE, np.float32)
     values = rng.standard_normal(shape, dtype=np.float32)
     if len(shape) == 1:
         return 1 + np.float32(0.1) * values
-    if name == "model.embed_tokens.weight":
+    if name == EMBEDDING:
         return values
     values *= np.float32(shape[-1] ** -0.5)
     return values

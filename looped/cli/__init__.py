@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from looped.errors import LoopedError
-from looped.logs import configure_logging
+from looped.process.logs import configure_logging
 from looped.sched import InterfaceError
 
 from .aot import aot

@@ -38,7 +38,7 @@ class Shape(StrEnum):
     """Shapes that are measured."""
 
     small = "small"
-    ouro = "1.4b"
+    large = "1.4b"
 
 
 class Exits(StrEnum):
@@ -152,10 +152,10 @@ def interference(
     """
     from looped.bench.engine_point import Point
     from looped.bench.interference.benchmark import profile_point, rounds_of, run_benchmark
-    from looped.config import ModelConfig
     from looped.measure.machine import describe_machine
     from looped.measure.results_folder import check_folders
     from looped.measure.violation import check_valid
+    from looped.models import read_config
     from looped.record.profiling import check_profile_folder
     from looped.text.request_file import read_exit_trace
 
@@ -164,7 +164,7 @@ def interference(
     if has_plots:
         require_plots()
     check_profile_folder(profile)
-    config = ModelConfig.from_file(model / "config.json")
+    config = read_config(model / "config.json")
     traces: tuple[tuple[int, ...], ...] = ()
     if exit_trace is not None:
         if not exit_trace.is_file():

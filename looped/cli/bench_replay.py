@@ -72,11 +72,11 @@ def replay(
     from looped.bench.serve.prompt_source import PromptSource
     from looped.bench.serve.served_request import Objective
     from looped.bench.serve.sharegpt import Lengths
-    from looped.config import ModelConfig
     from looped.measure.arrivals import check_rate, poisson_arrivals
     from looped.measure.machine import describe_host, devices_seen_apart
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.measure.violation import check_valid
+    from looped.models import read_config
     from looped.record.profiling import check_profile_folder
 
     judgement = Judgement(
@@ -90,7 +90,7 @@ def replay(
     if has_plots:
         require_plots()
     check_profile_folder(profile)
-    config = ModelConfig.from_file(model / "config.json")
+    config = read_config(model / "config.json")
     longest = engine_config.max_model_len or config.max_position_embeddings
     prompts = PromptSource(
         num_requests=num_requests,

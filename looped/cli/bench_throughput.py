@@ -86,16 +86,16 @@ def throughput(
     from looped.bench.throughput.benchmark import HEAD, ThroughputBenchmark
     from looped.bench.throughput.point import ThroughputPoint
     from looped.bench.throughput.report import to_markdown
-    from looped.compilation_cache import use_compilation_cache
-    from looped.config import ModelConfig
     from looped.measure.machine import describe_machine
     from looped.measure.results_folder import check_folders, make_folder, write_results
     from looped.measure.violation import check_valid
+    from looped.models import read_config
+    from looped.process.compilation_cache import use_compilation_cache
     from looped.record.profiling import check_profile_folder
 
     check_folders(out, profile)
     check_profile_folder(profile)
-    config = ModelConfig.from_file(model / "config.json")
+    config = read_config(model / "config.json")
     points = [
         ThroughputPoint.derive(
             model=str(model.resolve()),

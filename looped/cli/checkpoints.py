@@ -27,7 +27,7 @@ def convert(
     verify: Annotated[bool, typer.Option(help="Read DST back and compare every tensor.")] = True,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a Hugging Face Ouro checkpoint to Flax parameters."""
+    """Convert a looped model from Hugging Face's form to Flax parameters."""
     from looped.convert import convert_checkpoint, resolve_model_folder
 
     convert_checkpoint(

@@ -32,7 +32,7 @@ Out = Annotated[
     Path, typer.Option(metavar="DIR", help="The run's folder: metrics, checkpoints, the model.")
 ]
 Model = Annotated[
-    str, typer.Option(help="The backbone: any Ouro checkpoint, as a folder or a hub id.")
+    str, typer.Option(help="The backbone: any looped model, as a folder or a hub id.")
 ]
 TaskName = Annotated[
     Task | None, typer.Option(help="demo: arithmetic problems in words, made as they are needed.")

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from looped.errors import LoopedError, UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
+from looped.process.jax_options import with_own_jax_options
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads, check_lookahead
 from looped.programs.parameters import Parameters

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from looped.programs.request_sampling import sampling_of
+from looped.programs.sampling.request_sampling import sampling_of
 from looped.sched import FinishReason, PromptScores, Request, TokenOutput, TopLogprobs
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from looped.convert import LookaheadGate
 from looped.errors import UsageError
 from looped.programs.lookahead import check_lookahead
-from looped.programs.request_sampling import RequestSampling
+from looped.programs.sampling.request_sampling import RequestSampling
 from looped.sampling_params import MAX_SEED, SamplingParams
 from looped.sched import ExitOptions, PromptScoring, Request, RequestError, resolve_exit
 

@@ -16,7 +16,7 @@ from looped.programs.executables import Executables
 from looped.programs.packer import Packer
 from looped.programs.parameters import Parameters
 from looped.programs.registry import PROGRAMS
-from looped.programs.slot_edits import SlotEdits
+from looped.programs.sampling.slot_edits import SlotEdits
 from looped.sched import Batch, Ladder, LaunchKind, LaunchResult, Rung, calls_of
 
 from .records import ItemRecord, LaunchRecord

@@ -12,7 +12,6 @@ import numpy as np
 from looped.config import ModelConfig
 from looped.device.state import StateShape
 from looped.errors import UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import LoadedModel
 from looped.pallas_kernels import (
     AUTO,
@@ -21,6 +20,7 @@ from looped.pallas_kernels import (
     ragged_paged_attention,
     resolve_backend,
 )
+from looped.process.jax_options import with_own_jax_options
 from looped.programs.executables import Executables
 from looped.programs.parameters import Parameters
 from looped.sched import SchedulerConfig, ladders_for

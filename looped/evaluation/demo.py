@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from looped.config import ModelConfig
 from looped.convert import resolve_model_folder
 from looped.demo.answers import MAX_TOKENS, Answer, answers
 from looped.demo.examples import demo_source
@@ -21,6 +20,7 @@ from looped.engine.options import EngineConfig
 from looped.errors import LoopedError, UsageError
 from looped.llm import LLM
 from looped.measure.divergence import first_divergence
+from looped.models import read_config
 from looped.sched import ExitMode, ExitOptions
 from looped.training.sources import check_fits
 
@@ -160,7 +160,7 @@ def evaluate_demo(
     check_fits(
         demo_source(),
         folder,
-        ModelConfig.from_file(folder / "config.json"),
+        read_config(folder / "config.json"),
         advice="take a model that was trained on this task: looped train pretrain --task demo",
     )
     reference, *others = POLICIES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from looped.engine.outputs import Completion
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 from looped.reference import generate
 
 
@@ -26,7 +26,7 @@ class Divergence:
         return self.token_index is None and self.exit_index is None
 
 
-def first_divergence(model: OuroModel, expected: Completion, got: Completion) -> Divergence:
+def first_divergence(model: LoopedModel, expected: Completion, got: Completion) -> Divergence:
     """Compares two completions of one prompt, token by token.
 
     Args:
@@ -45,7 +45,7 @@ def first_divergence(model: OuroModel, expected: Completion, got: Completion) ->
     return Divergence(token_index=token_index, margin=margin, exit_index=exit_index)
 
 
-def _margin(model: OuroModel, expected: Completion, token_index: int) -> float:
+def _margin(model: LoopedModel, expected: Completion, token_index: int) -> float:
     """Top-1 margin of one output token, with the tokens and exits before it replayed."""
     *_, token = generate(
         model,

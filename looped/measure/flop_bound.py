@@ -5,11 +5,10 @@ of the LM head once, those of a recurrent pass once a loop.
 """
 
 from dataclasses import dataclass
+from math import prod
 
-import jax
-from flax import nnx
-
-from looped.models import OuroModel
+from looped.config import ModelConfig
+from looped.models import EMBEDDING, LM_HEAD, parameter_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +21,11 @@ class ParameterCounts:
     """Fr: one recurrent pass, i.e. all layers, the final norm and the exit gate."""
 
     @classmethod
-    def of(cls, model: OuroModel) -> "ParameterCounts":
-        """Counts the modules of a model, loaded or abstract. Embedding rows are only looked up."""
-        passes = (model.layers, model.final_norm, model.exit_gate)
-        return cls(head=_count(model.lm_head), recurrent=sum(map(_count, passes)))
+    def of(cls, config: ModelConfig) -> "ParameterCounts":
+        """Counts a model's tensors. Embedding rows are only looked up, unless they are the head."""
+        sizes = {name: prod(shape) for name, shape in parameter_shapes(config).items()}
+        recurrent = sum(size for name, size in sizes.items() if name not in (EMBEDDING, LM_HEAD))
+        return cls(head=config.vocab_size * config.hidden_size, recurrent=recurrent)
 
     def speed_up_bound(
         self, num_tokens: float, all_token_loops: float, token_loops: float
@@ -41,7 +41,3 @@ class ParameterCounts:
         """
         head = num_tokens * self.head
         return (head + all_token_loops * self.recurrent) / (head + token_loops * self.recurrent)
-
-
-def _count(module: nnx.Module) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module)))

@@ -6,7 +6,7 @@ bfloat16 than by its transpose. Query, key and value share one matrix, as do gat
 and larger products on every platform.
 """
 
-from typing import Any, Protocol
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,29 +17,8 @@ from jaxtyping import Array, Float, Int
 from looped.config import ModelConfig
 
 from .layers import run_layers, stack_layers, stacked_shapes
+from .looped_model import Attend
 from .scopes import EMBED, GATE, LM_HEAD, MLP
-
-
-class Attend(Protocol):
-    """Causal attention of one layer, with the cache that it reads and writes.
-
-    Args:
-        layer: which layer asks, 0..L-1; traced where layers are stacked.
-        query, key, value: this pass's rows after rotary positions, [T H D], [T K D], [T K D].
-        cache: what the caller keeps keys and values in; a pytree.
-
-    Returns:
-        The attention output [T H D] and the cache with these rows' keys and values written.
-    """
-
-    def __call__(
-        self,
-        layer: int | Int[Array, ""],
-        query: Float[Array, "T H D"],
-        key: Float[Array, "T K D"],
-        value: Float[Array, "T K D"],
-        cache: Any,
-    ) -> tuple[Float[Array, "T H D"], Any]: ...
 
 
 class OuroModel(nnx.Module):
@@ -63,14 +42,17 @@ class OuroModel(nnx.Module):
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype, rngs=rngs)
 
     @classmethod
-    def abstract(
-        cls, config: ModelConfig, dtype: jnp.dtype, *, is_stacked: bool = False
-    ) -> "OuroModel":
+    def abstract(cls, config: ModelConfig, dtype: jnp.dtype, *, is_stacked: bool = False) -> Self:
         """The model with shapes and types in place of arrays."""
-        model: OuroModel = nnx.eval_shape(lambda: cls(config, dtype=dtype, rngs=nnx.Rngs(0)))
+        model: Self = nnx.eval_shape(lambda: cls(config, dtype=dtype, rngs=nnx.Rngs(0)))
         if is_stacked and isinstance(model.layers, nnx.List):
             model.layers = stacked_shapes(model.layers)
         return model
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Type of parameters and rows."""
+        return self.embedding.weight[...].dtype
 
     @property
     def is_stacked(self) -> bool:

@@ -5,10 +5,9 @@
     packed_layout, packer             an upload as one int32 array, and filling it from a batch
     executables, compile_target       compiled steps by kind and row bucket; where they will run
     parameters, paged_attention       what steps read; the attention that a model is given
-    prompt_arrays, slot_edits         prompt items in a pass; logit edits of a slot
+    prompt_arrays                     prompt items in a pass
     gates, lookahead                  exit signals after a pass
-    sampler, logit_edits, head_output, request_sampling
-                                      drawing tokens, and what the host reads of it
+    sampling/                         how a token is drawn, and what the host reads of it
 
 The scheduler's half of a launch kind is in `looped.sched.launches`.
 """

@@ -19,13 +19,13 @@ from looped.models.scopes import SAMPLER
 from looped.pallas_kernels import NO_BLOCK, copy_positions
 from looped.sched import Batch, CodaResult
 
-from .head_output import HeadOutput
-from .logit_edits import count_outputs, edit_logits
 from .packed_layout import PackedLayout, PackedType
 from .parameters import Parameters
 from .program import Packing, Program, slots_of
-from .request_sampling import sampling_of
-from .sampler import SamplingRows, sample
+from .sampling.head_output import HeadOutput
+from .sampling.logit_edits import count_outputs, edit_logits
+from .sampling.request_sampling import sampling_of
+from .sampling.sampler import SamplingRows, sample
 
 
 @register_pytree

@@ -15,10 +15,10 @@ from looped.progress import track
 from looped.sched import LaunchKind, Rung
 
 from .compile_target import THIS_MACHINE, CompileTarget
-from .logit_edits import slot_layout, write_slot
 from .packed_layout import PackedLayout
 from .parameters import Parameters
 from .registry import PROGRAMS
+from .sampling.logit_edits import slot_layout, write_slot
 
 
 class Executables:

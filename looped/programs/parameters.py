@@ -1,7 +1,7 @@
 """What compiled steps read and never write: the model, and the look-ahead heads beside it."""
 
 from looped.device.state import register_pytree
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 
 from .lookahead import LookaheadHeads
 
@@ -10,5 +10,5 @@ from .lookahead import LookaheadHeads
 class Parameters:
     """Arguments of every step, beside the state."""
 
-    model: OuroModel
+    model: LoopedModel
     lookahead: LookaheadHeads

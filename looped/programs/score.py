@@ -12,12 +12,12 @@ from jaxtyping import Array, Int
 from looped.device.state import DeviceState, StateShape, register_pytree
 from looped.sched import Batch, ScoreResult
 
-from .head_output import HeadOutput
 from .packed_layout import PackedLayout
 from .parameters import Parameters
 from .program import Packing, Program
 from .prompt_arrays import place_of
-from .request_sampling import sampling_of
+from .sampling.head_output import HeadOutput
+from .sampling.request_sampling import sampling_of
 
 
 @register_pytree

@@ -10,8 +10,8 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
-from looped.file_limit import raise_file_limit
 from looped.llm import LLM
+from looped.process.file_limit import raise_file_limit
 
 from .app import create_app
 from .config import ServerConfig

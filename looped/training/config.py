@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from looped.config import ModelConfig
 from looped.errors import UsageError
+from looped.models import DEFAULT_MODEL_TYPE
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeConfig:
-    """The model to pre-train, in Ouro's architecture."""
+    """The model to pre-train, of the default family."""
 
     num_layers: int = 1
     """L, layers in one loop."""
@@ -31,6 +32,7 @@ class ShapeConfig:
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The shape with a tokenizer's vocabulary; raises LoopedError for what cannot be."""
         return ModelConfig(
+            model_type=DEFAULT_MODEL_TYPE,
             num_layers=self.num_layers,
             hidden_size=self.hidden_size,
             num_heads=self.num_heads,

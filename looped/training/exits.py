@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 
 from .batches import Batch
 from .config import PretrainConfig
@@ -28,7 +28,7 @@ def rows_with_exits(batch: Batch, share: float) -> Bool[Array, " T"]:
     return jnp.repeat(jnp.diff(counts) > 0, num_positions)
 
 
-def confident_exits(model: OuroModel, batch: Batch, config: PretrainConfig) -> Leaves | None:
+def confident_exits(model: LoopedModel, batch: Batch, config: PretrainConfig) -> Leaves | None:
     """In a share of a batch's rows, a token leaves as soon as its loss is below a bound.
 
     Args:

@@ -17,12 +17,13 @@ from safetensors.numpy import load_file, save_file
 
 from looped.convert import LOOKAHEAD_FILE, ConvertedFolder, HuggingFaceFolder, export_checkpoint
 from looped.convert.folder import COMPANION_FILES, DTYPES, INDEX_FILE, Tensor
-from looped.convert.names import hugging_face_name
 from looped.convert.shards import write_shards
 from looped.convert.source import is_finite
 from looped.convert.staging import staged_folder
 from looped.errors import LoopedError
-from looped.models import OuroModel, parameter_shapes, stored_parameters
+from looped.models import GATE_BIAS, GATE_WEIGHT, family_of, num_parameters, parameter_shapes
+from looped.models.looped_model import LoopedModel
+from looped.models.parameters import stored_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ WriteCompanions = Callable[[Path], None]
 
 
 def export_model(
-    model: OuroModel,
+    model: LoopedModel,
     destination: Path,
     write_companions: WriteCompanions,
     *,
@@ -53,10 +54,11 @@ def export_model(
         LoopedError: the folder exists and may not be replaced, or a tensor is not finite; nothing
             has been written then.
     """
-    arrays = {hugging_face_name(name): array for name, array in stored_parameters(model)}
-    shapes = {
-        hugging_face_name(name): shape for name, shape in parameter_shapes(model.config).items()
-    }
+    config = replace(model.config, dtype=dtype)
+    family = family_of(config)
+    theirs = family.tensor_names.hugging_face_name
+    arrays = {theirs(name): array for name, array in stored_parameters(model)}
+    shapes = {theirs(name): shape for name, shape in parameter_shapes(config).items()}
 
     def stored(name: str) -> Tensor:
         tensor = np.asarray(arrays[name]).astype(DTYPES[dtype])
@@ -72,10 +74,10 @@ def export_model(
             description="exporting",
             max_shard_bytes=MAX_SHARD_BYTES,
         )
-        config = replace(model.config, dtype=dtype).to_hugging_face()
-        (staged / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(family.write_config(config), indent=2) + "\n"
+        (staged / "config.json").write_text(text, encoding="utf-8")
         write_companions(staged)
-    logger.info("wrote %s: %d parameters, %s", destination, model.config.num_parameters, dtype)
+    logger.info("wrote %s: %d parameters, %s", destination, num_parameters(config), dtype)
 
 
 def companions_of(folder: Path) -> WriteCompanions:
@@ -125,12 +127,10 @@ def replace_exit_gate(folder: Path, weight: Tensor, bias: Tensor) -> None:
     Raises:
         LoopedError: a value is not finite in that type.
     """
-    stored = HuggingFaceFolder(folder).tensors
-    values = {
-        hugging_face_name("exit_gate.weight"): weight,
-        hugging_face_name("exit_gate.bias"): bias,
-    }
-    for file in {stored[name].file for name in values}:
+    opened_folder = HuggingFaceFolder(folder)
+    theirs = family_of(opened_folder.config).tensor_names.hugging_face_name
+    values = {theirs(GATE_WEIGHT): weight, theirs(GATE_BIAS): bias}
+    for file in {opened_folder.tensors[name].file for name in values}:
         tensors = load_file(file)
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata()

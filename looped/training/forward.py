@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 
 from .batches import Batch
 from .objectives.objective import cross_entropy
@@ -26,7 +26,7 @@ class Leaves(Protocol):
 
 
 def loop_states(
-    model: OuroModel,
+    model: LoopedModel,
     batch: Batch,
     *,
     num_loops: int | None = None,
@@ -74,7 +74,7 @@ def rows_of(
 
 
 def loop_losses(
-    model: OuroModel,
+    model: LoopedModel,
     states: Float[Array, "P T E"],
     batch: Batch,
     *,
@@ -104,7 +104,7 @@ class _KeptPlane:
     has_left: Bool[Array, " T"]
 
     @classmethod
-    def empty(cls, model: OuroModel, rows: Float[Array, "T E"]) -> "_KeptPlane":
+    def empty(cls, model: LoopedModel, rows: Float[Array, "T E"]) -> "_KeptPlane":
         config = model.config
         shape = (config.num_layers, rows.shape[0], config.num_kv_heads, config.head_dim)
         zeros = jnp.zeros(shape, rows.dtype)

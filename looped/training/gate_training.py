@@ -9,7 +9,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from looped.convert import LookaheadGate
-from looped.models import OuroModel
+from looped.models import GATE_BIAS, GATE_WEIGHT
+from looped.models.looped_model import LoopedModel
+from looped.models.parameters import parameter_arrays
 
 from .batches import Batch, Batches, token_shares
 from .config import GateConfig, LookaheadConfig
@@ -23,7 +25,7 @@ Gate = dict[str, Array]
 """`weight` [... E] and `bias` [...] of a linear gate on the normed row, float32."""
 
 
-def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Batches) -> Gate:
+def train_gate(run: RunFolder, config: GateConfig, model: LoopedModel, batches: Batches) -> Gate:
     """Trains the model's exit gate by what more loops bring; returns the new gate.
 
     Args:
@@ -37,7 +39,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
     def objective(
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
+        frozen: LoopedModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
         states = loop_states(frozen, batch)
         losses = loop_losses(frozen, states, batch)
         gates = gate_logits(gate, states)
@@ -54,7 +56,7 @@ def train_gate(run: RunFolder, config: GateConfig, model: OuroModel, batches: Ba
 
 
 def train_lookahead(
-    run: RunFolder, config: LookaheadConfig, model: OuroModel, batches: Batches
+    run: RunFolder, config: LookaheadConfig, model: LoopedModel, batches: Batches
 ) -> LookaheadGate:
     """Trains a head for each loop r that says what the model's own gate will say after r + 1."""
     graph, backbone = nnx.split(model)
@@ -62,7 +64,7 @@ def train_lookahead(
     def objective(
         gate: Gate, backbone: Any, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        frozen: OuroModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
+        frozen: LoopedModel = nnx.merge(graph, jax.lax.stop_gradient(backbone))
         states = loop_states(frozen, batch)
         students = jax.vmap(gate_logits)(gate, states[:-2])
         teachers = gate_logits(_gate_of(frozen), states[1:-1])
@@ -93,9 +95,9 @@ def gate_logits(gate: Gate, states: Float[Array, "*rows E"]) -> Float[Array, "*r
     return states.astype(jnp.float32) @ gate["weight"] + gate["bias"]
 
 
-def _gate_of(model: OuroModel) -> Gate:
-    assert model.exit_gate.bias is not None
+def _gate_of(model: LoopedModel) -> Gate:
+    arrays = dict(parameter_arrays(model))
     return {
-        "weight": jnp.array(model.exit_gate.weight[...][0], jnp.float32),
-        "bias": jnp.array(model.exit_gate.bias[...][0], jnp.float32),
+        "weight": jnp.array(arrays[GATE_WEIGHT][0], jnp.float32),
+        "bias": jnp.array(arrays[GATE_BIAS][0], jnp.float32),
     }

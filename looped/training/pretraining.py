@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped.models import OuroModel
+from looped.models.looped_model import LoopedModel
 
 from .batches import Batch, Batches, token_shares
 from .config import PretrainConfig
@@ -19,8 +19,8 @@ from .trainer import train
 
 
 def pretrain(
-    run: RunFolder, config: PretrainConfig, model: OuroModel, batches: Batches
-) -> OuroModel:
+    run: RunFolder, config: PretrainConfig, model: LoopedModel, batches: Batches
+) -> LoopedModel:
     """Trains a model with the first-stage objective; returns it trained.
 
     Args:
@@ -34,7 +34,7 @@ def pretrain(
     def objective(
         parameters: Any, _: None, batch: Batch
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        model: OuroModel = nnx.merge(graph, parameters)
+        model: LoopedModel = nnx.merge(graph, parameters)
         states = loop_states(
             model,
             batch,

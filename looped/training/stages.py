@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from looped.config import ModelConfig
 from looped.convert import write_lookahead_gate
 from looped.convert.staging import check_destination
 from looped.errors import LoopedError, UsageError
-from looped.jax_options import with_own_jax_options
 from looped.loading import load_folder
-from looped.models import OuroModel
+from looped.models import num_parameters, read_config
+from looped.models.looped_model import LoopedModel
+from looped.process.jax_options import with_own_jax_options
 
 from .batches import Batches
 from .config import (
@@ -71,7 +71,7 @@ def pretrain_stage(
     options = {"stage": "pretrain", **asdict(shape), **_options(examples, config)}
     with RunFolder.start(out, options, resume=resume) as run:
         model = initial_model(model_config, config.seed)
-        logger.info("training %d parameters", model.config.num_parameters)
+        logger.info("training %d parameters", num_parameters(model.config))
         model = pretrain(run, config, model, _batches(examples, config))
         export_model(model, run.model, examples.write_companions, overwrite=True)
         draw_losses(run)
@@ -86,19 +86,19 @@ def gate_stage(
 
     Args:
         out: the run's folder.
-        model: folder of any Ouro checkpoint, of either form; it is only read.
+        model: folder of a looped model, of either form; it is only read.
         source: of examples, in the model's tokenizer; opened when the rest has been checked.
         config: of the run.
         resume: go on where the folder's run ended.
 
     Raises:
-        LoopedError: the model is not sound, has another tokenizer or too few loops, or the folder
-            holds another run.
+        LoopedError: the model is not sound, has another tokenizer, no exit gate or too few loops,
+            or the folder holds another run.
     """
     check_startable(out, resume=resume)
-    _check_loops(model, 2, "a gate")
+    _check_teacher(model, 2, "a gate")
 
-    def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
+    def learn(run: RunFolder, backbone: LoopedModel, batches: Batches) -> Change:
         gate = train_gate(run, config, backbone, batches)
         weight, bias = np.asarray(gate["weight"]), np.asarray(gate["bias"])
         return lambda folder: replace_exit_gate(folder, weight, bias)
@@ -115,9 +115,9 @@ def lookahead_stage(
     Arguments and errors as for `gate_stage`.
     """
     check_startable(out, resume=resume)
-    _check_loops(model, 3, "looking ahead")
+    _check_teacher(model, 3, "looking ahead")
 
-    def learn(run: RunFolder, backbone: OuroModel, batches: Batches) -> Change:
+    def learn(run: RunFolder, backbone: LoopedModel, batches: Batches) -> Change:
         gate = train_lookahead(run, config, backbone, batches)
         return lambda folder: write_lookahead_gate(folder, gate)
 
@@ -130,14 +130,14 @@ def _frozen_stage(
     model: Path,
     source: OpenSource,
     config: FrozenBackboneConfig,
-    learn: Callable[[RunFolder, OuroModel, Batches], Change],
+    learn: Callable[[RunFolder, LoopedModel, Batches], Change],
     *,
     resume: bool,
 ) -> Path:
     """Everything quick is checked before examples are read and weights are loaded."""
     check_startable(out, resume=resume)
     check_destination(out / "model", source=model, overwrite=True)
-    model_config = ModelConfig.from_file(model / "config.json")
+    model_config = read_config(model / "config.json")
     _check_length(config, model_config.max_position_embeddings)
     examples = source()
     check_fits(examples, model, model_config)
@@ -151,8 +151,13 @@ def _frozen_stage(
         return run.model
 
 
-def _check_loops(model: Path, least: int, what: str) -> None:
-    num_loops = ModelConfig.from_file(model / "config.json").num_loops
+def _check_teacher(model: Path, least: int, what: str) -> None:
+    config = read_config(model / "config.json")
+    num_loops = config.num_loops
+    if not config.has_gate:
+        raise LoopedError(
+            f"{model} has no exit gate, and {what} takes one; take a model that has a gate"
+        )
     if num_loops < least:
         raise LoopedError(
             f"{model} runs {num_loops} loop{'s' * (num_loops > 1)}, and {what} takes at least "

@@ -27,11 +27,10 @@ from looped.aot import (
 )
 from looped.aot.floors import floor_of
 from looped.aot.kernels import find_assembler
-from looped.config import ModelConfig
 from looped.device.state import StateShape
 from looped.engine.options import LAYER_FORMS, EngineConfig
 from looped.errors import UsageError
-from looped.models import parameter_shapes
+from looped.models import num_parameters, parameter_shapes, parse_config, read_config
 from looped.pallas_kernels import BACKENDS
 from looped.programs.compile_target import CompileTarget
 from looped.programs.executables import Executables
@@ -148,7 +147,7 @@ def test_an_absent_engine_has_the_sizes_of_one_on_that_gpu(target):
     config = ROOT / "examples/ouro-1.4b/config.json"
     engine = make_absent_engine(config, EngineConfig(), target, dtype="bfloat16")
     assert engine.shape.kv_dtype == engine.shape.dtype == jnp.bfloat16
-    weights = 2 * ModelConfig.from_file(config).num_parameters
+    weights = 2 * num_parameters(read_config(config))
     left = 0.9 * 0.75 * target.memory_bytes - weights
     assert 0.95 * left < engine.shape.kv_bytes < left
     assert default_rungs(engine) == [
@@ -239,7 +238,7 @@ def test_the_example_config_is_the_published_one():
 
 def shape_1_4b():
     return StateShape(
-        config=ModelConfig.from_hugging_face(published_config(24)),
+        config=parse_config(published_config(24)),
         dtype=jnp.dtype("bfloat16"),
         kv_dtype=jnp.dtype("bfloat16"),
         num_blocks=64,

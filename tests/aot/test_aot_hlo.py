@@ -32,6 +32,7 @@ ROWS, WEIGHT = 4 * 64 * 2, 64 * 64 * 2
 
 
 CONFIG = ModelConfig(
+    model_type="ouro",
     num_layers=3,
     hidden_size=64,
     num_heads=4,

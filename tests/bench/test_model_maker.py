@@ -10,9 +10,9 @@ from checkpoints import every_file, read_checkpoint, tensor_shapes
 from command_line import looped
 
 from looped.bench.model_maker import DTYPES, SHAPES, make_model
-from looped.config import ModelConfig
 from looped.errors import UsageError
 from looped.llm import LLM
+from looped.models import num_parameters, read_config
 from looped.sampling_params import SamplingParams
 from looped.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ def tiny(tmp_path_factory):
 
 
 def test_the_shapes_are_those_that_are_measured():
-    assert SHAPES["1.4b"].num_parameters == 1_434_652_673
+    assert num_parameters(SHAPES["1.4b"]) == 1_434_652_673
     small = SHAPES["small"]
     assert (small.hidden_size, small.num_layers, small.num_loops) == (512, 8, 4)
     assert (small.num_heads, small.head_dim, small.intermediate_size) == (4, 128, 1408)
@@ -51,7 +51,7 @@ def test_tensors_have_hugging_faces_names_shapes_and_type(tmp_path, tiny):
     assert {t.dtype for t in read_checkpoint(tmp_path / "half").values()} == {
         np.dtype(ml_dtypes.bfloat16)
     }
-    config = ModelConfig.from_file(tmp_path / "half" / "config.json")
+    config = read_config(tmp_path / "half" / "config.json")
     assert config == replace(TINY, dtype="bfloat16")
 
 

@@ -19,10 +19,10 @@ from looped.bench.serve.load_run import LoadRun
 from looped.bench.serve.load_summary import Judgement
 from looped.bench.serve.served_request import Failure, Objective, ServedRequest
 from looped.bench.serve.serving_process import ADDRESS, engine_options, serving
-from looped.config import ModelConfig
 from looped.engine.options import EngineConfig
 from looped.errors import LoopedError, UsageError
 from looped.measure.arrivals import Prompt, poisson_arrivals
+from looped.models import read_config
 
 JUDGEMENT = Judgement(objective=Objective(ttft=1.0))
 
@@ -148,7 +148,7 @@ def test_an_option_of_one_policy_is_given_to_that_one_alone():
 
 
 def test_what_one_arm_cannot_work_with_is_refused_before_any_is_played(tiny_folder):
-    model = ModelConfig.from_file(tiny_folder / "config.json")
+    model = read_config(tiny_folder / "config.json")
     plan().check(model)
     with pytest.raises(UsageError, match=r"A2: prefill_chunk_size \+ max_num_seqs - 1"):
         plan(prefill_chunk_size=32, max_num_batched_tokens=32).check(model)

@@ -9,7 +9,6 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 from command_line import looped
 from stub_executor import VOCAB_SIZE, signal_of
@@ -27,7 +26,6 @@ from looped.bench.throughput.summary import summarise_point
 from looped.engine.events import EndEvent
 from looped.errors import LoopedError, UsageError
 from looped.measure.flop_bound import ParameterCounts
-from looped.models import OuroModel
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 LOOP = ClosedLoop(
@@ -121,7 +119,7 @@ def test_early_exit_is_measured_beside_its_bounds():
 
 
 def test_the_bound_of_the_released_shape():
-    counts = ParameterCounts.of(OuroModel.abstract(SHAPES["1.4b"], jnp.dtype("bfloat16")))
+    counts = ParameterCounts.of(SHAPES["1.4b"])
     assert counts.head == 49_152 * 2048
     # All parameters but the head and the embedding, which has as many.
     assert counts.recurrent == 1_434_652_673 - 2 * counts.head

@@ -23,8 +23,8 @@ from checkpoints import (
 from safetensors.numpy import save_file
 
 from looped.convert import HuggingFaceFolder
-from looped.convert.names import hugging_face_name
 from looped.errors import LoopedError
+from looped.models.ouro_family import TENSOR_NAMES
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
@@ -62,7 +62,7 @@ def test_tensors_are_read_as_they_are_stored(
         tensor = folder.read(name)
         assert tensor.shape == shape
         assert tensor.dtype.name == dtype
-        assert tensor.tobytes() == stored[hugging_face_name(name)].tobytes()
+        assert tensor.tobytes() == stored[TENSOR_NAMES.hugging_face_name(name)].tobytes()
 
 
 def test_sharded_means_several_files_in_these_tests(sharded: Path) -> None:

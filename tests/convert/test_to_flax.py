@@ -29,8 +29,8 @@ from checkpoints import (
 )
 
 from looped.convert import ConvertedFolder, Manifest, convert_checkpoint, to_flax
-from looped.convert.names import hugging_face_name
 from looped.errors import LoopedError, UsageError
+from looped.models.ouro_family import TENSOR_NAMES
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
@@ -38,7 +38,7 @@ QUERY = "model.layers.1.self_attn.q_proj.weight"
 def read_converted(folder: Path) -> Tensors:
     """All tensors of a converted folder under Hugging Face's names."""
     converted = ConvertedFolder(folder)
-    return {hugging_face_name(name): converted.read(name) for name in converted.shapes}
+    return {TENSOR_NAMES.hugging_face_name(name): converted.read(name) for name in converted.shapes}
 
 
 def cast(tensors: Tensors, dtype: str) -> Tensors:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from looped.demo.tokenizer import demo_tokenizer
+from looped.models import num_parameters
 from looped.training.config import ShapeConfig
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "train_demo.py"
@@ -55,7 +56,7 @@ def test_the_card_has_the_numbers_that_were_measured(script, tmp_path):
     page = "# Held-out\n\n## Policies\n\nall\n\n## Accuracy by depth\n\n| table |\n"
     (tmp_path / "result.md").write_text(page)
     config = ShapeConfig().model_config(demo_tokenizer().get_vocab_size())
-    assert config.num_parameters <= script.MAX_PARAMETERS
+    assert num_parameters(config) <= script.MAX_PARAMETERS
     card = script.model_card(config, tmp_path, tmp_path, COMMANDS)
     for part in (
         "## Data\n",

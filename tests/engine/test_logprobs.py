@@ -6,8 +6,8 @@ import pytest
 from engines import complete, drain, loaded_model, make_engine
 from numpy_sampler import numpy_logprobs
 
-from looped.programs.head_output import HeadOutput
-from looped.programs.sampler import top_logprobs
+from looped.programs.sampling.head_output import HeadOutput
+from looped.programs.sampling.sampler import top_logprobs
 from looped.reference import generate
 from looped.sampling_params import SamplingParams
 from looped.sched import InterfaceError, LaunchKind

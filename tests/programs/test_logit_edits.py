@@ -14,16 +14,16 @@ from numpy_sampler import numpy_draw, numpy_edited
 from looped.device.state import DeviceState
 from looped.errors import UsageError
 from looped.programs.coda import coda, coda_layout
-from looped.programs.logit_edits import (
+from looped.programs.lookahead import LookaheadHeads
+from looped.programs.parameters import Parameters
+from looped.programs.sampling.logit_edits import (
     ENDS_REQUEST,
     IN_PROMPT,
     ONE_OUTPUT,
     count_outputs,
     edit_logits,
 )
-from looped.programs.lookahead import LookaheadHeads
-from looped.programs.parameters import Parameters
-from looped.programs.sampler import SamplingRows
+from looped.programs.sampling.sampler import SamplingRows
 from looped.reference import generate
 from looped.sampling_params import SamplingParams
 

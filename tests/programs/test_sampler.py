@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy_sampler import numpy_sample
 
 from looped.errors import UsageError
-from looped.programs.sampler import (
+from looped.programs.sampling.sampler import (
     SamplingRows,
     keep_min_p,
     keep_top_k,

@@ -1,7 +1,7 @@
 """Hugging Face Ouro checkpoints for tests: random ones of any shape, and copies of a fixture.
 
 Tensor names and shapes are written out here by hand, from the published checkpoints, so that an
-error in `looped.convert.names` or `parameter_shapes` cannot hide in the test data too.
+error in a naming table or `parameter_shapes` cannot hide in the test data too.
 """
 
 import json

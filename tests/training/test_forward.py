@@ -7,8 +7,8 @@ import pytest
 from engines import loaded_model
 
 from looped.convert import HuggingFaceFolder
-from looped.models import stored_parameters
-from looped.models.parameters import parameter_shapes
+from looped.models import parameter_shapes
+from looped.models.parameters import stored_parameters
 from looped.reference import DenseCache, generate, run_loop
 from looped.training.batches import Batch, Example
 from looped.training.config import PretrainConfig

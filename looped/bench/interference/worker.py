@@ -11,12 +11,12 @@ import logging
 import sys
 from pathlib import Path
 
-from looped.compilation_cache import use_compilation_cache
 from looped.engine.events import LogEvent
 from looped.engine.observer import LaunchRecorder
 from looped.errors import LoopedError
 from looped.loading import LoadedModel, load_folder
-from looped.logs import configure_logging
+from looped.process.compilation_cache import use_compilation_cache
+from looped.process.logs import configure_logging
 from looped.record.launch_log import write_launch_log
 from looped.record.profiling import profiling
 

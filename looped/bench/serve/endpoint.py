@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looped.file_limit import raise_file_limit
 from looped.measure.arrivals import Arrival, Prompt
+from looped.process.file_limit import raise_file_limit
 from looped.progress import progress_bars
 
 from .load_client import LoadClient

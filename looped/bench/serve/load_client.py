@@ -14,8 +14,8 @@ from typing import Any, Self
 import httpx
 
 from looped.errors import LoopedError, UsageError
-from looped.file_limit import lacks_files
 from looped.measure.arrivals import Arrival
+from looped.process.file_limit import lacks_files
 
 from .completion_reading import LONGEST_DETAIL, MalformedChunkError, Reading
 from .loop_ticker import LoopTicker

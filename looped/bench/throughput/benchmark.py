@@ -124,7 +124,7 @@ class ThroughputBench:
         lengths = [point.loop.prompt_tokens] * point.loop.num_requests
         self._engines = BenchEngines(point, loaded, lengths)
         self._compilations = compilations
-        self._parameters = ParameterCounts.of(loaded.model)
+        self._parameters = ParameterCounts.of(loaded.config)
 
     def play_rounds(self, num_rounds: int, on_run: Callable[[], None]) -> list[ThroughputRun]:
         """Warms up, with a short run of every threshold, then plays all rounds."""

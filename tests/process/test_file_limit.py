@@ -2,7 +2,7 @@
 
 import resource
 
-from looped.file_limit import raise_file_limit
+from looped.process.file_limit import raise_file_limit
 
 
 def test_files_may_be_as_many_as_they_may_be():

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from looped.compilation_cache import use_compilation_cache
+from looped.process.compilation_cache import use_compilation_cache
 
 CODE = """
 import sys

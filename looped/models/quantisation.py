@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import ForeignCheckpointError, brief
+from looped.errors import ForeignCheckpointError, brief
 
 # Where config.json says it: transformers, MLX, and compressed-tensors before 2024.
 CONFIG_KEYS = ("quantization_config", "quantization", "compression_config")

@@ -3,9 +3,8 @@
 import pytest
 from checkpoints import published_config, small_config, tensor_shapes
 
-from looped.config import ModelConfig
-from looped.convert.names import hugging_face_name, layer_index
-from looped.models import parameter_shapes
+from looped.models import parameter_shapes, parse_config
+from looped.models.ouro_family import TENSOR_NAMES
 
 PAIRS = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -29,15 +28,15 @@ PAIRS = {
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS.items())
 def test_every_tensor_has_the_name_that_its_role_has_in_ouro(ours: str, theirs: str) -> None:
-    assert hugging_face_name(ours) == theirs
+    assert TENSOR_NAMES.hugging_face_name(ours) == theirs
 
 
 @pytest.mark.parametrize("values", [small_config(), published_config(24), published_config(48)])
 def test_the_whole_tree_is_named_and_shaped_as_hugging_face_does(values: dict) -> None:
-    shapes = parameter_shapes(ModelConfig.from_hugging_face(values))
-    assert {hugging_face_name(name): shape for name, shape in shapes.items()} == tensor_shapes(
-        values
-    )
+    shapes = parameter_shapes(parse_config(values))
+    assert {
+        TENSOR_NAMES.hugging_face_name(name): shape for name, shape in shapes.items()
+    } == tensor_shapes(values)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +49,4 @@ def test_the_whole_tree_is_named_and_shaped_as_hugging_face_does(values: dict) -
     ],
 )
 def test_a_layer_is_read_off_the_name(name: str, index: int | None) -> None:
-    assert layer_index(name) == index
+    assert TENSOR_NAMES.layer_index(name) == index

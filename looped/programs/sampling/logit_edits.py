@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from looped.device.state import DeviceState, StateShape, register_pytree
 
-from .packed_layout import PackedLayout
+from ..packed_layout import PackedLayout
 from .sampler import DROPPED, SamplingRows
 
 IN_PROMPT = 1

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped.jax_options import CONTEXTS, own_jax_options
 from looped.llm import LLM
+from looped.process.jax_options import CONTEXTS, own_jax_options
 from looped.programs.lookahead import random_head
 from looped.sampling_params import SamplingParams
 

@@ -1,0 +1,1 @@
+"""What is set up once a process: JAX's options, the compilation cache, the file limit, logs."""

@@ -1,0 +1,1 @@
+"""How a token is drawn: logit edits, filters and noise, and what a request keeps for it."""
