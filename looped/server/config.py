@@ -38,7 +38,7 @@ class ServerConfig:
     """Build a new engine, once, if the engine dies."""
     keep_alive_seconds: float = 15.0
     """Seconds of silence after which a stream gets a comment line, which clients ignore and
-    proxies take for life, such as while a long prompt is computed; 0 for none."""
+    proxies count as activity, such as while a long prompt is computed; 0 for none."""
     allow_exit_mode: bool = False
     """Let requests choose another exit mode than the engine's."""
     strict_fields: bool = False
