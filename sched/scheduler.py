@@ -44,10 +44,11 @@ class Scheduler:
         config.check_policy(self.policy)
         self._max_window = config.max_window(self.policy)
         self._has_prefix_caching = config.has_prefix_caching(self.policy)
-        self._resources = Resources(config, states)
-        self._queue = AdmissionQueue(config, self._resources)
-        self._chooser = Chooser(config, self.policy, self._resources, self._queue)
-        self._progress = Progress(config.num_planes, self._resources)
+        self.resources = Resources(config, states)
+        """Active requests and all that they hold; changed by the scheduler alone."""
+        self._queue = AdmissionQueue(config, self.resources)
+        self._chooser = Chooser(config, self.policy, self.resources, self._queue)
+        self._progress = Progress(config.num_planes, self.resources)
         self._unfinished: dict[tuple[str, int], Request] = {}
         self._in_flight: dict[Batch, None] = {}
         self._unseen: list[Request] = []
@@ -89,7 +90,7 @@ class Scheduler:
                 flight.
         """
         self._note_time(now)
-        offer = Offer(self._resources.active, self._max_window)
+        offer = Offer(self.resources.active, self._max_window)
         self._chooser.make_items(offer, now)
         if offer.score_items:
             return self._launch(score_batch(offer.score_items[0]))
@@ -156,11 +157,11 @@ class Scheduler:
             The requests that ended.
         """
         self._in_flight.clear()
-        finished = list(self._resources.active)
+        finished = list(self.resources.active)
         for request in finished:
             request.is_in_flight = False
             self._progress.end(request, FinishReason.ERROR, message)
-        self._resources.blocks.clear_cache()
+        self.resources.blocks.clear_cache()
         self._chooser.reset()
         self._forget(finished)
         return finished
@@ -178,12 +179,12 @@ class Scheduler:
     @property
     def has_unfinished_requests(self) -> bool:
         """Whether anything waits, runs or is in flight."""
-        return bool(self._queue) or bool(self._resources.active)
+        return bool(self._queue) or bool(self.resources.active)
 
     @property
     def active_requests(self) -> tuple[Request, ...]:
         """Requests that hold a slot, in admission order."""
-        return tuple(self._resources.active)
+        return tuple(self.resources.active)
 
     def unfinished_request(self, request_id: str, sample_index: int = 0) -> Request | None:
         """The unfinished request of that id and sample index; None if there is none."""
@@ -197,7 +198,7 @@ class Scheduler:
     @property
     def num_active(self) -> int:
         """Requests that hold a slot."""
-        return len(self._resources.active)
+        return len(self.resources.active)
 
     @property
     def num_in_flight(self) -> int:
@@ -207,21 +208,21 @@ class Scheduler:
     @property
     def num_used_blocks(self) -> int:
         """KV blocks that requests hold, over all planes."""
-        return self._resources.blocks.num_used_blocks
+        return self.resources.blocks.num_used_blocks
 
     @property
     def num_free_blocks(self) -> int:
         """KV blocks that no request holds, cached ones included."""
-        return self._resources.blocks.num_free_blocks
+        return self.resources.blocks.num_free_blocks
 
     @property
     def num_cached_blocks(self) -> int:
         """KV blocks that the prefix cache knows, held or not."""
-        return self._resources.blocks.cache.num_entries * self.config.num_planes
+        return self.resources.blocks.cache.num_entries * self.config.num_planes
 
     def _queue_up(self, request: Request) -> None:
         if self._has_prefix_caching:
-            request.prefix_keys = self._resources.blocks.cache.keys(request.prompt_token_ids)
+            request.prefix_keys = self.resources.blocks.cache.keys(request.prompt_token_ids)
         request.arrival_index = self._num_added
         self._queue.add(request)
         self._num_added += 1
@@ -248,7 +249,7 @@ class Scheduler:
         for item in batch.items:
             # Deeper passes write where depth 0 has claimed every plane.
             if item.depth == 0:
-                self._resources.blocks.grow_tables(item.request, item.first_position + item.count)
+                self.resources.blocks.grow_tables(item.request, item.first_position + item.count)
 
     def _forget(self, finished: list[Request]) -> None:
         for request in finished:

@@ -21,7 +21,8 @@ class Resources:
         self._config = config
         self._states = states
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
-        self._num_admitted = 0
+        self.num_admitted = 0
+        """Admissions so far; the next request's admission index."""
 
     @property
     def has_free_slot(self) -> bool:
@@ -39,8 +40,8 @@ class Resources:
         Without incremental KV the whole capacity is claimed here.
         """
         request.slot = self._free_slots.pop()
-        request.admission_index = self._num_admitted
-        self._num_admitted += 1
+        request.admission_index = self.num_admitted
+        self.num_admitted += 1
         self.active[request] = None
         self.blocks.open_tables(request, hits)
         if not self._config.incremental_kv:

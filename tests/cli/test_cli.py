@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
+from engines import SMALL_FLAGS
 
 from looped.cli.prompts import read_standard_input
 from looped.engine.options import EngineConfig
@@ -33,7 +34,7 @@ def test_generate_prints_the_goldens_as_json(square_golden):
     done = looped(
         "generate", "--model", square_golden.folder, "--prompt-ids", prompt, "--json",
         "--max-tokens", len(run["token_ids"]), "--ignore-eos",
-        "--exit-threshold", 0.5, "--min-loops", run["min_loops"],
+        "--exit-threshold", 0.5, "--min-loops", run["min_loops"], *SMALL_FLAGS,
     )  # fmt: skip
     result = json.loads(done.stdout)
     assert result["prompt_token_ids"] == square_golden.prompts[run["prompt"]]
@@ -46,8 +47,9 @@ def test_generate_prints_the_goldens_as_json(square_golden):
 @pytest.mark.long
 def test_a_converted_and_a_hugging_face_folder_generate_the_same(tiny_folder, tmp_path):
     looped("convert", tiny_folder, tmp_path / "model")
+    options = ("--max-tokens", 8, *SMALL_FLAGS)
     outputs = {
-        looped("generate", "hello", "--model", folder, "--max-tokens", 8).stdout
+        looped("generate", "hello", "--model", folder, *options).stdout
         for folder in (tiny_folder, tmp_path / "model")
     }
     assert len(outputs) == 1
@@ -55,14 +57,14 @@ def test_a_converted_and_a_hugging_face_folder_generate_the_same(tiny_folder, tm
 
 @pytest.mark.long
 def test_streamed_text_is_the_text_of_the_json_result(tiny_folder):
-    options = ("generate", "hello", "--model", tiny_folder, "--max-tokens", 24)
+    options = ("generate", "hello", "--model", tiny_folder, "--max-tokens", 24, *SMALL_FLAGS)
     streamed = looped(*options).stdout
     assert streamed.removesuffix("\n") == json.loads(looped(*options, "--json").stdout)["text"]
 
 
 @pytest.mark.long
 def test_standard_input_is_a_prompt_like_an_argument(tiny_folder):
-    options = ("--model", tiny_folder, "--max-tokens", 4, "--json", "--seed", 1)
+    options = ("--model", tiny_folder, "--max-tokens", 4, "--json", "--seed", 1, *SMALL_FLAGS)
     assert (
         looped("generate", *options, stdin="hello\n").stdout
         == looped("generate", "hello", *options).stdout
@@ -88,6 +90,7 @@ def test_standard_input_loses_its_final_newline_and_nothing_else(monkeypatch, te
 @pytest.mark.long
 def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(tiny_folder):
     options = ("generate", "hi", "--model", tiny_folder, "--max-tokens", 1, "--json")
+    options += SMALL_FLAGS
     raw = json.loads(looped(*options).stdout)["prompt_token_ids"]
     chat = json.loads(looped(*options, "--chat").stdout)["prompt_token_ids"]
     assert 1 not in raw
@@ -98,6 +101,7 @@ def test_raw_prompts_are_encoded_as_they_are_and_chat_prompts_by_the_template(ti
 @pytest.mark.long
 def test_num_loops_loads_the_whole_model_at_that_depth(tiny_folder):
     options = ("generate", "--model", tiny_folder, "--prompt-ids", "5,6", "--max-tokens", 3)
+    options += SMALL_FLAGS
     result = json.loads(looped(*options, "--num-loops", 2, "--json").stdout)
     assert result["exit_depths"] == [2, 2, 2]
 
@@ -107,7 +111,7 @@ def test_generation_stops_at_any_of_the_named_ends_unless_told_otherwise(square_
     prompt = ",".join(map(str, square_golden.prompts[run["prompt"]]))
     options = (
         "generate", "--model", square_golden.folder, "--prompt-ids", prompt, "--json",
-        "--max-loops", 1, "--max-tokens", 24,
+        "--max-loops", 1, "--max-tokens", 24, *SMALL_FLAGS,
     )  # fmt: skip
     wanted = run["token_ids"][5]
     stopped = json.loads(looped(*options, "--eos-token-id", wanted).stdout)
@@ -171,7 +175,7 @@ def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
         [sys.executable, example, tiny_folder, "hello", "--max-tokens", "12"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    expected = looped("generate", "hello", "--model", tiny_folder, "--max-tokens", 12)
+    expected = looped("generate", "hello", "--model", tiny_folder, "--max-tokens", 12, *SMALL_FLAGS)
     assert done.stdout == expected.stdout
 
 
@@ -276,7 +280,7 @@ def test_many_slots_leave_a_long_prompt_its_chunks(tiny_folder):
 
 
 def test_mixed_prefill_decode_is_another_name_for_the_policy(tiny_folder):
-    options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4)
+    options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4, *SMALL_FLAGS)
     on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")
     off = looped(*options, "--no-mixed-prefill-decode")
     assert on.stdout == off.stdout

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command_line import looped
+from engines import SMALL_FLAGS
 
 
 def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
@@ -21,7 +22,7 @@ def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
     flags = [
         text for name, value in options.items() for text in ("--" + name.replace("_", "-"), value)
     ]
-    common = ("generate", "--model", tiny_folder, "--json", "--eos-token-id", 9)
+    common = ("generate", "--model", tiny_folder, "--json", "--eos-token-id", 9, *SMALL_FLAGS)
     biased = ("--logit-bias", "9=100", "--logit-bias", "8=90.5")
     result = json.loads(looped(*common, "--prompt-ids", "5,6", *flags, *biased).stdout)
     # The stop id, the likeliest by far, is held back for three tokens.
@@ -39,7 +40,7 @@ def test_every_sampling_option_reaches_the_engine(tiny_folder, tmp_path):
 def test_streamed_text_ends_before_a_stop_string_and_shows_no_part_of_one(tiny_folder, tmp_path):
     common = (
         "generate", "--model", tiny_folder, "--max-tokens", 12, "--ignore-eos",
-        "--repetition-penalty", 1.5,
+        "--repetition-penalty", 1.5, *SMALL_FLAGS,
     )  # fmt: skip
     prompt = ("--prompt-ids", "5,6,7")
     plain = json.loads(looped(*common, *prompt, "--json").stdout)

@@ -276,8 +276,15 @@ convert_checkpoint(Path(source), Path(destination), overwrite=True)
 """
 
 
-@pytest.mark.parametrize("step", ["write_parameters", "_verify"])
-@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    ("step", "exists"),
+    [
+        ("write_parameters", False),
+        ("_verify", True),
+        pytest.param("write_parameters", True, marks=pytest.mark.long),
+        pytest.param("_verify", False, marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_process_leaves_nothing_that_looks_finished(
     tmp_path: Path, step: str, exists: bool
 ) -> None:

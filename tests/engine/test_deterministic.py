@@ -69,14 +69,14 @@ def bits(completion):
     )
 
 
-def engine_for(folder, dtype, rng):
+def engine_for(folder, dtype, rng, chunks):
     policy = rng.choice(POLICIES)
     return make_engine(
         folder,
         dtype=dtype,
         deterministic=True,
         policy=policy,
-        prefill_chunk_size=rng.choice([7, 16]),
+        prefill_chunk_size=rng.choice(chunks),
         prefix_caching=rng.random() < 0.5,
         prompt_shortcut=rng.choice([True, False]) if policy == "mixed" else None,
     )
@@ -94,19 +94,27 @@ def run_schedule(engine, requests, rng):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "num_schedules"),
-    [("bfloat16", 20), pytest.param("bfloat16", 50, marks=pytest.mark.slow), ("float32", 15)],
+    ("dtype", "num_schedules", "chunks"),
+    [
+        # Every chunk size of every type is another set of programs to compile.
+        ("bfloat16", 12, (16,)),
+        ("float32", 15, (7, 16)),
+        pytest.param("bfloat16", 20, (7, 16), marks=pytest.mark.long),
+        pytest.param("bfloat16", 50, (7, 16), marks=pytest.mark.slow),
+    ],
 )
-def test_a_request_has_the_same_bits_alone_and_in_any_schedule(tiny_folder, dtype, num_schedules):
+def test_a_request_has_the_same_bits_alone_and_in_any_schedule(
+    tiny_folder, dtype, num_schedules, chunks
+):
     rng = random.Random(3)
     alone = {}
     for name, (prompt, params) in TARGETS.items():
-        engine = engine_for(tiny_folder, dtype, rng)
+        engine = engine_for(tiny_folder, dtype, rng, chunks)
         engine.add_request(name, prompt, params)
         alone[name] = bits(drain(engine)[name])
     seen_policies, num_hits, num_mixed, num_split = set(), 0, 0, 0
     for _ in range(num_schedules):
-        engine = engine_for(tiny_folder, dtype, rng)
+        engine = engine_for(tiny_folder, dtype, rng, chunks)
         requests = [(name, *target) for name, target in TARGETS.items()] + list(neighbours(rng))
         completions = run_schedule(engine, requests, rng)
         for name in TARGETS:

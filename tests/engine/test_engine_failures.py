@@ -5,7 +5,16 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engines import SMALL, check_idle, complete, drain, loaded_model, make_engine, run_params
+from engines import (
+    NUM_SLOTS,
+    SMALL,
+    check_idle,
+    complete,
+    drain,
+    loaded_model,
+    make_engine,
+    run_params,
+)
 from failures import InjectedError, fail_once
 
 from looped.device.state import DeviceState
@@ -46,19 +55,19 @@ def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, m
 def test_a_failure_on_the_device_ends_active_requests_and_waiting_ones_go_on(
     square_golden, monkeypatch, method
 ):
-    engine = make_engine(square_golden.folder, max_num_seqs=2)
+    engine = make_engine(square_golden.folder)
     engine.warm_up()
     compiled = engine.stats().num_compilations
     state = fail_once(monkeypatch, method, lambda _: len(engine.runner.records) == 9)
-    runs = square_golden.runs[:5]
+    runs = square_golden.runs[: NUM_SLOTS + 3]
     for index, run in enumerate(runs):
         engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
     completions = drain(engine)
     assert state["has_failed"]
-    failed = [index for index in range(5) if completions[str(index)].error]
-    assert failed == [0, 1]
+    failed = [index for index in range(len(runs)) if completions[str(index)].error]
+    assert failed == list(range(NUM_SLOTS))
     assert "device state was lost" in completions["0"].error
-    for index in range(2, 5):
+    for index in range(NUM_SLOTS, len(runs)):
         assert list(completions[str(index)].token_ids) == runs[index]["token_ids"]
     assert engine.stats().num_compilations == compiled
     assert engine.stats().num_failed_launches == 1
@@ -118,7 +127,7 @@ def test_one_infinite_logit_is_as_bad_as_a_nan(tiny_folder, value):
 def test_a_mixed_launch_that_cannot_be_packed_ends_all_that_were_in_it(square_golden, monkeypatch):
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
-    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    engine = make_engine(square_golden.folder)
     fail_once(monkeypatch, "pack", lambda batch: 0 < batch.num_decode < len(batch.items))
     engine.add_request("decoder", prompt, run_params(run))
     for _ in range(8):
@@ -207,8 +216,9 @@ def test_an_interrupt_passes_through_and_leaves_the_engine_usable(
 
 
 def test_without_a_fresh_state_everybody_is_told_and_nobody_else_let_in(tiny_folder, monkeypatch):
-    engine = make_engine(tiny_folder, max_num_seqs=1)
-    for name in ("active", "waiting"):
+    engine = make_engine(tiny_folder)
+    active = [f"active {slot}" for slot in range(NUM_SLOTS)]
+    for name in (*active, "waiting"):
         engine.add_request(name, [1, 2], SamplingParams(max_tokens=3))
     engine.step()
     fail_once(monkeypatch, "collect", lambda _: True)
@@ -218,7 +228,8 @@ def test_without_a_fresh_state_everybody_is_told_and_nobody_else_let_in(tiny_fol
 
     monkeypatch.setattr(Runner, "reset", no_memory)
     completions = {done.request_id: done for done in engine.step().completions}
-    assert "device state was lost" in completions["active"].error
+    for name in active:
+        assert "device state was lost" in completions[name].error
     assert "no fresh device state" in completions["waiting"].error
     assert not engine.has_unfinished_requests()
     assert engine.is_broken
@@ -240,10 +251,9 @@ def test_the_old_state_is_deleted_before_a_fresh_one_is_made(tiny_folder, monkey
     assert not engine.runner.state.key_pool.is_deleted()
 
 
-@pytest.mark.long
 def test_blocks_that_nobody_owns_are_never_written(tiny_folder):
     """A pattern in every block of every layer; the last ones, beyond what is needed, keep it."""
-    engine = make_engine(tiny_folder, num_blocks=400, prefix_caching=False)
+    engine = make_engine(tiny_folder, prefix_caching=False)
     noise = np.random.default_rng(0).normal(size=engine.runner.state.key_pool.shape)
     pattern = noise.astype(np.float32)
     engine.runner._state = replace(
@@ -355,6 +365,7 @@ def test_an_id_in_use_and_a_request_larger_than_the_pool_are_refused(tiny_folder
         engine.add_requests({"c": good, "d": large})
     engine.add_requests({"c": good, "e": good})  # c is free: neither of the two was added
     assert set(drain(engine)) == {"a", "c", "e"}
+    check_idle(engine)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The engine says what the oracle says: every golden run, under every policy and cache option."""
 
+import functools
 from dataclasses import replace
 from itertools import product
 
@@ -39,8 +40,6 @@ def assert_goldens(golden, completions):
 
 
 def all_at_once(golden, **options):
-    # Sixteen at a time: half the launches of `SMALL`.
-    options = {"max_num_seqs": 16, "num_blocks": 4 * 16 * 6} | options
     engine = make_engine(golden.folder, **options)
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs]
     completions = complete(engine, prompts, [run_params(run) for run in golden.runs])
@@ -72,11 +71,20 @@ def test_all_prompts_at_once_at_every_chunk_size(golden, policy, chunk):
 
 
 @second_fixture_is_slow
-@pytest.mark.parametrize("policy", POLICIES)
-def test_prompts_one_by_one(golden, policy):
+@pytest.mark.parametrize(
+    ("policy", "every"),
+    [
+        *((policy, 4) for policy in POLICIES),
+        *(pytest.param(policy, 1, marks=pytest.mark.long) for policy in POLICIES),
+    ],
+)
+def test_prompts_one_by_one(golden, policy, every):
+    """A fourth of the runs by default, of every mode and prompt; all of them with `-m long`."""
     engine = make_engine(golden.folder, policy=policy, prefix_caching=False)
-    completions = []
-    for run in golden.runs:
+    completions, runs = [], golden.runs[::every]
+    assert {run["prompt"] for run in runs} == {run["prompt"] for run in golden.runs}
+    assert {run["mode"] for run in runs} == {run["mode"] for run in golden.runs}
+    for run in runs:
         engine.add_request("only", golden.prompts[run["prompt"]], run_params(run))
         completions.append((run, drain(engine)["only"]))
     for run, completion in completions:
@@ -101,25 +109,40 @@ def test_all_prompts_at_once_through_the_kernels_in_their_interpreter(golden):
     all_at_once(golden, attention_backend="pallas")
 
 
+CACHE_OPTIONS = [
+    pytest.param(4, True, False, marks=pytest.mark.slow),
+    pytest.param(4, False, True, marks=pytest.mark.slow),
+    (16, True, True),
+    (16, False, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "prefix_caching", "incremental_kv"),
+    [("mixed", True, True), ("separate", False, False), ("atomic", True, True)],
+)
+def test_every_cache_option_with_some_policy(square_golden, policy, prefix_caching, incremental_kv):
+    check_cache_options(square_golden, policy, prefix_caching, incremental_kv)
+
+
 @second_fixture_is_slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(
-    ("block_size", "prefix_caching", "incremental_kv"),
-    [
-        pytest.param(4, True, False, marks=pytest.mark.slow),
-        pytest.param(4, False, True, marks=pytest.mark.slow),
-        (16, True, True),
-        (16, False, False),
-    ],
-)
-def test_every_cache_option(golden, policy, prefix_caching, incremental_kv, block_size):
+@pytest.mark.parametrize(("block_size", "prefix_caching", "incremental_kv"), CACHE_OPTIONS)
+@pytest.mark.long
+def test_every_cache_option_with_every_policy(
+    golden, policy, prefix_caching, incremental_kv, block_size
+):
+    check_cache_options(golden, policy, prefix_caching, incremental_kv, block_size)
+
+
+def check_cache_options(golden, policy, prefix_caching, incremental_kv, block_size=16):
     engine = all_at_once(
         golden,
         policy=policy,
         prefix_caching=prefix_caching,
         incremental_kv=incremental_kv,
         block_size=block_size,
-        num_blocks=4 * 16 * 96 // block_size,
+        num_blocks=4 * 8 * 96 // block_size,
     )
     assert (engine.stats().num_cached_prompt_tokens > 0) == prefix_caching
 
@@ -146,22 +169,45 @@ def test_priority_and_a_scarce_pool_change_the_order_and_nothing_else(golden, po
     assert first[-1] != first[0]
 
 
-@second_fixture_is_slow
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("mode", [ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD])
-def test_look_ahead_leaves_where_the_reference_leaves(golden, policy, mode):
-    loaded = loaded_model(golden.folder)
+LOOKAHEAD_CASES = tuple(product(range(4), (0.3, 0.5, 0.7), (1, 3)))
+"""Indices of prompts, thresholds and least loops."""
+
+
+@functools.cache
+def lookahead_references(folder, prompts, mode):
+    """What the reference says in each of these cases."""
+    loaded = loaded_model(folder)
     if mode is ExitMode.LOOKAHEAD:
         heads = {"lookahead_gate": loaded.lookahead_gate}
     else:
         heads = {"lookahead_head": random_head(loaded.config.hidden_size, seed=3)}
+    return [
+        list(
+            generate(
+                loaded.model,
+                prompts[prompt],
+                max_tokens=12,
+                mode=mode,
+                threshold=threshold,
+                min_loops=min_loops,
+                **heads,
+            )
+        )
+        for prompt, threshold, min_loops in LOOKAHEAD_CASES
+    ]
+
+
+@second_fixture_is_slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("mode", [ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD])
+def test_look_ahead_leaves_where_the_reference_leaves(golden, policy, mode):
     engine = make_engine(golden.folder, policy=policy, lookahead_seed=3)
-    prompts, params, expected = [], [], []
-    for prompt, threshold, min_loops in product(golden.prompts[:4], (0.3, 0.5, 0.7), (1, 3)):
+    prompts, params = [], []
+    for prompt, threshold, min_loops in LOOKAHEAD_CASES:
         rule = {"mode": mode, "threshold": threshold, "min_loops": min_loops}
-        prompts.append(prompt)
+        prompts.append(golden.prompts[prompt])
         params.append(SamplingParams(max_tokens=12, exit=ExitOptions(**rule)))
-        expected.append(list(generate(loaded.model, prompt, max_tokens=12, **rule, **heads)))
+    expected = lookahead_references(golden.folder, tuple(map(tuple, golden.prompts)), mode)
     for completion, tokens in zip(complete(engine, prompts, params), expected, strict=True):
         assert list(completion.exit_depths) == [token.exit_depth for token in tokens]
         assert list(completion.token_ids) == [token.token_id for token in tokens]

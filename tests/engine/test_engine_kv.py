@@ -28,10 +28,19 @@ def cached(engine, request, num_positions):
     return np.array(planes)
 
 
+POLICIES = ("mixed", "separate", "atomic")
+
+
 @second_fixture_is_slow
-@pytest.mark.parametrize("policy", ["mixed", "separate", "atomic", "wavefront"])
 @pytest.mark.parametrize(
-    ("block_size", "chunk"), [pytest.param(4, 16, marks=pytest.mark.slow), (16, 7)]
+    ("policy", "block_size", "chunk"),
+    [
+        *((policy, 16, 16) for policy in POLICIES),
+        ("wavefront", 16, 7),
+        *(pytest.param(policy, 16, 7, marks=pytest.mark.long) for policy in POLICIES),
+        *(pytest.param(policy, 4, 16, marks=pytest.mark.slow) for policy in POLICIES),
+        pytest.param("wavefront", 4, 16, marks=pytest.mark.slow),
+    ],
 )
 def test_every_plane_matches_the_goldens(golden, policy, block_size, chunk):
     check_planes(golden, policy, block_size, chunk)
@@ -52,7 +61,7 @@ def test_mutation_finalising_a_prompt_position_breaks_the_goldens(square_golden,
 
     monkeypatch.setattr(Packer, "pack", pack)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        check_planes(square_golden, "mixed", 16, 7)
+        check_planes(square_golden, "mixed", 16, 16)
 
 
 def check_planes(golden, policy, block_size, chunk):

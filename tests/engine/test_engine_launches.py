@@ -289,8 +289,8 @@ def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(gol
 
 
 def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
-    engine = make_engine(tiny_folder, max_num_seqs=4)
-    complete(engine, [[index] * 50 for index in range(8)], [SamplingParams(max_tokens=9)] * 8)
+    engine = make_engine(tiny_folder)
+    complete(engine, [[index] * 50 for index in range(16)], [SamplingParams(max_tokens=9)] * 16)
     mixed = [record for record in engine.runner.records if record.is_mixed]
     assert len(mixed) == engine.stats().num_mixed_launches > 10
     assert not any(record.num_readbacks or record.runs_gate for record in mixed)
@@ -299,8 +299,8 @@ def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
     launched = [item for record in engine.runner.records for item in record.items]
     prompt_rows = [item.num_rows for item in launched if item.kind is ItemKind.PROMPT]
     assert stats.num_prompt_rows == sum(prompt_rows) > 0
-    assert stats.num_decode_rows == 8 * 8 * 4
-    assert stats.num_coda_rows == 8 * 9
+    assert stats.num_decode_rows == 16 * 8 * 4
+    assert stats.num_coda_rows == 16 * 9
 
 
 def test_the_state_is_donated_and_updated_in_place(tiny_folder):
@@ -319,7 +319,7 @@ def test_the_state_is_donated_and_updated_in_place(tiny_folder):
 @pytest.mark.long
 def test_temporary_memory_does_not_grow_with_the_pool(tiny_folder):
     temps = []
-    for num_blocks in (64, 4096):
+    for num_blocks in (SMALL.num_blocks, 4096):
         engine = make_engine(tiny_folder, num_blocks=num_blocks)
         executables = Executables(
             engine.runner.executables.shape, engine._parameters, backend="xla"
@@ -348,12 +348,14 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
 
 def test_only_the_reader_reads_from_the_device():
     folder = Path(looped.__file__).parent
-    rooms = [
-        path for room in ("engine", "programs", "device") for path in (folder / room).iterdir()
-    ]
-    modules = {path.stem: path for path in rooms if path.suffix == ".py"}
-    for name in modules.keys() - {"__init__", "reader"}:
-        tree = ast.parse(modules[name].read_text())
+    # Host arrays alone: a random head, before there is an engine.
+    allowed = {"device/reader.py", "programs/lookahead.py"}
+    paths = {
+        path for room in ("device", "engine", "programs") for path in (folder / room).rglob("*.py")
+    }
+    assert {folder / name for name in allowed} < paths
+    for path in paths - {folder / name for name in allowed}:
+        tree = ast.parse(path.read_text())
         called = {
             node.func.attr
             for node in ast.walk(tree)
@@ -361,7 +363,7 @@ def test_only_the_reader_reads_from_the_device():
             # What it makes lies on the device already.
             if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "jnp")
         }
-        assert not called & {"asarray", "item", "device_get", "block_until_ready"}, name
+        assert not called & {"asarray", "item", "device_get", "block_until_ready"}, path
 
 
 def test_small_has_the_rungs_that_these_tests_name():

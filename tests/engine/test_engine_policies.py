@@ -5,13 +5,21 @@ from itertools import product
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, loaded_model, make_engine, make_llm, run_params
+from engines import (
+    NUM_SLOTS,
+    SMALL,
+    complete,
+    loaded_model,
+    logged_engine,
+    make_engine,
+    make_llm,
+    run_params,
+)
 from known_policies import NEWEST, known_policies
 from plug_ins import install_plug_in
 
 from looped.engine.events import LaunchEvent
 from looped.engine.llm_engine import LLMEngine
-from looped.engine.observer import LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.errors import UsageError
 from looped.sampling_params import SamplingParams
@@ -46,8 +54,7 @@ def live_and_recorded(golden):
 
 def answers(golden, **options):
     """Tokens and exit depths, and the most decode rows of a pass."""
-    # Sixteen at a time, as the goldens' own tests, whose executables these are.
-    engine = make_engine(golden.folder, max_num_seqs=16, num_blocks=4 * 16 * 6, **options)
+    engine = make_engine(golden.folder, **options)
     completions = complete(engine, *live_and_recorded(golden))
     crowds = [
         sum(item.kind is ItemKind.DECODE for item in record.items)
@@ -63,7 +70,7 @@ def mixed_answers(square_golden):
     known = [(run["token_ids"], run["exit_depths"]) for run in known_runs(square_golden)]
     assert found[: len(known)] == known
     assert {depth for _, depths in found[len(known) :] for depth in depths} == {2, 3, 4}
-    assert crowd == 16
+    assert crowd == NUM_SLOTS
     return found
 
 
@@ -74,7 +81,7 @@ def test_every_policy_says_the_same(square_golden, mixed_answers, name, max_deco
     policy = ONE_ITEM_A_PROMPT.get(name, NEWEST)
     found, crowd = answers(square_golden, policy=policy, max_decode_rows=max_decode_rows)
     assert found == mixed_answers
-    assert crowd <= (max_decode_rows or 16)
+    assert crowd <= (max_decode_rows or NUM_SLOTS)
     assert crowd > 2 or policy is NEWEST
 
 
@@ -164,14 +171,7 @@ def watching(seen):
 
 def test_policies_see_the_moment_that_the_log_calls_scheduled(tiny_folder):
     seen, events = [], []
-    options = {"policy": watching(seen)}
-    executables = make_engine(tiny_folder, **options).runner.executables
-    engine = LLMEngine(
-        loaded_model(tiny_folder),
-        replace(SMALL, **options),
-        executables=executables,
-        observer=LaunchRecorder(events.append),
-    )
+    engine = logged_engine(tiny_folder, events.append, policy=watching(seen))
     complete(engine, [[311, 225, 7], [9]], [SamplingParams(max_tokens=4)] * 2)
     launches = [event for event in events if isinstance(event, LaunchEvent)]
     assert [launch.scheduled for launch in launches] == list(dict.fromkeys(seen))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from engines import SMALL, complete, drain, drain_samples, logged_engine
+from engines import NUM_SLOTS, SMALL, complete, drain, drain_samples, logged_engine
 
 from looped.engine.events import (
     AbortEvent,
@@ -141,8 +141,9 @@ def test_a_log_has_no_keys_without_prefix_caching(tiny_folder):
 
 def test_aborts_are_logged_with_their_place_and_stage(tiny_folder):
     events = []
-    engine = logged_engine(tiny_folder, events.append, max_num_seqs=2)
-    for name in "abc":
+    engine = logged_engine(tiny_folder, events.append)
+    others = [f"other {slot}" for slot in range(NUM_SLOTS - 2)]
+    for name in ("a", "b", *others, "c"):
         engine.add_request(name, [1, 2], params(4))
     engine.step()
     engine.abort("c")
@@ -154,11 +155,11 @@ def test_aborts_are_logged_with_their_place_and_stage(tiny_folder):
     assert launches_of(events)[0].queues.waiting == 1
     ends = {event.request_id: event for event in events if isinstance(event, EndEvent)}
     assert {name: end.reason for name, end in ends.items()} == {
-        "a": "length",
+        **dict.fromkeys(("a", *others), "length"),
         "b": "abort",
         "c": "abort",
     }
-    assert [e.request_id for e in events if isinstance(e, RequestEvent)] == ["a", "b", "c"]
+    assert [e.request_id for e in events if isinstance(e, RequestEvent)] == ["a", "b", *others, "c"]
     aborts = [event for event in events if isinstance(event, AbortEvent)]
     assert [(e.request_id, e.launch_index, e.stage, e.loops_done) for e in aborts] == [
         ("c", 1, Stage.WAITING, 0),

@@ -164,7 +164,7 @@ def test_the_plan_names_every_part_and_is_logged_at_warm_up(tiny_folder, caplog)
 
 @pytest.mark.parametrize("kv_cache_dtype", ["float32", "float16"])
 def test_the_kv_type_is_an_option(tiny_folder, kv_cache_dtype):
-    engine = make_engine(tiny_folder, kv_cache_dtype=kv_cache_dtype)
+    engine = make_engine(tiny_folder, kv_cache_dtype=kv_cache_dtype, deterministic=True)
     assert engine.runner.state.key_pool.dtype == kv_cache_dtype
     engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=3))
     while engine.has_unfinished_requests():

@@ -59,8 +59,9 @@ def test_every_loop_can_be_scored(golden, policy):
 
 def test_scores_are_the_same_whole_and_in_chunks(square_golden):
     """One chunk for each prompt; then chunks of 16 and of 5 rows."""
-    for sizes in ({"prefill_chunk_size": 64, "max_num_batched_tokens": 80}, {}):
-        engine = make_engine(square_golden.folder, **sizes)
+    whole = {"prefill_chunk_size": 64, "max_num_batched_tokens": 80, "deterministic": True}
+    for options in (whole, {}):
+        engine = make_engine(square_golden.folder, **options)
         params = [EVERY_LOOP] * len(square_golden.prompts)
         for index, completion in enumerate(complete(engine, square_golden.prompts, params)):
             check_scores(square_golden, index, completion, loops=(1, 2, 3, 4))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engines import complete, drain, drain_samples, make_engine, run_params
+from engines import NUM_SLOTS, complete, drain, drain_samples, make_engine, run_params
 from failures import fail_once
 
 from looped.sampling_params import SamplingParams
@@ -22,7 +22,7 @@ def test_a_score_launch_that_fails_ends_its_prompt_and_what_the_state_held(
     square_golden, monkeypatch, method, is_every_loop
 ):
     """A score that cannot be packed concerns its own prompt alone; later, the state is lost."""
-    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    engine = make_engine(square_golden.folder)
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
     scored = SamplingParams(
@@ -30,14 +30,14 @@ def test_a_score_launch_that_fails_ends_its_prompt_and_what_the_state_held(
     )
     state = fail_once(monkeypatch, method, is_score)
     engine.add_request("scored", list(range(40)), scored)
-    for name in ("neighbour 1", "neighbour 2", "waiting"):
+    neighbours = {f"neighbour {slot}" for slot in range(1, NUM_SLOTS)}
+    for name in (*sorted(neighbours), "waiting"):
         engine.add_request(name, prompt, run_params(run))
     engine.add_request("scored too", list(range(40)), scored)
     completions = drain(engine)
     assert state["has_failed"]
     assert engine.stats().num_failed_launches == 1
     failed = {name for name, done in completions.items() if done.error}
-    neighbours = {"neighbour 1", "neighbour 2"}
     assert failed == {"scored"} | (set() if method == "pack" else neighbours)
     assert completions["scored"].finish_reason is FinishReason.ERROR
     assert f"injected into {method}" in completions["scored"].error
@@ -53,12 +53,13 @@ def test_a_score_launch_that_fails_ends_its_prompt_and_what_the_state_held(
 
 SAMPLED_PROMPT = list(range(20))
 """A block of 16 that samples share, and four tokens."""
-THREE_SAMPLES = SamplingParams(max_tokens=6, n=3, temperature=1.0, seed=5, ignore_eos=True)
+SAMPLES = SamplingParams(max_tokens=6, n=NUM_SLOTS, temperature=1.0, seed=5, ignore_eos=True)
+"""As many as there are slots."""
 
 
-def sample_three(engine):
-    """Token ids of three samples of this prompt that nothing befalls."""
-    engine.add_request("samples", SAMPLED_PROMPT, THREE_SAMPLES)
+def sample(engine):
+    """Token ids of the samples of this prompt when nothing befalls them."""
+    engine.add_request("samples", SAMPLED_PROMPT, SAMPLES)
     return [done.token_ids for _, done in sorted(drain_samples(engine).items())]
 
 
@@ -68,23 +69,23 @@ def sample_three(engine):
 def test_samples_end_with_the_launch_that_fails_and_waiting_requests_go_on(
     square_golden, monkeypatch, method, num_launches
 ):
-    """Three samples in three slots, at any stage: their prompt's block is cached already."""
-    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    """A sample in every slot, at any stage: their prompt's block is cached already."""
+    engine = make_engine(square_golden.folder)
     run = square_golden.runs[0]
-    expected = sample_three(engine)
+    expected = sample(engine)
     engine.runner.records.clear()
     state = fail_once(monkeypatch, method, lambda _: len(engine.runner.records) >= num_launches)
-    engine.add_request("samples", SAMPLED_PROMPT, THREE_SAMPLES)
+    engine.add_request("samples", SAMPLED_PROMPT, SAMPLES)
     engine.add_request("waiting", square_golden.prompts[run["prompt"]], run_params(run))
-    engine.add_request("samples too", SAMPLED_PROMPT, THREE_SAMPLES)
+    engine.add_request("samples too", SAMPLED_PROMPT, SAMPLES)
     completions = drain_samples(engine)
     assert state["has_failed"]
     assert engine.stats().num_failed_launches == 1
     failed = {name for name, done in completions.items() if done.error}
-    assert failed == {("samples", index) for index in range(3)}
+    assert failed == {("samples", index) for index in range(NUM_SLOTS)}
     assert list(completions["waiting", 0].token_ids) == run["token_ids"]
-    assert [completions["samples too", index].token_ids for index in range(3)] == expected
-    assert sample_three(engine) == expected  # the id is free again
+    assert [completions["samples too", index].token_ids for index in range(NUM_SLOTS)] == expected
+    assert sample(engine) == expected  # the id is free again
 
 
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])
@@ -92,11 +93,12 @@ def test_samples_end_with_the_launch_that_fails_and_waiting_requests_go_on(
 def test_samples_that_wait_for_the_first_go_on_when_that_fails(
     square_golden, monkeypatch, method, num_launches
 ):
-    expected = sample_three(make_engine(square_golden.folder, max_num_seqs=3))
-    engine = make_engine(square_golden.folder, max_num_seqs=3)
+    expected = sample(make_engine(square_golden.folder))
+    engine = make_engine(square_golden.folder)
     fail_once(monkeypatch, method, lambda _: len(engine.runner.records) >= num_launches)
-    engine.add_request("samples", SAMPLED_PROMPT, THREE_SAMPLES)
+    engine.add_request("samples", SAMPLED_PROMPT, SAMPLES)
     completions = drain_samples(engine)
-    assert [bool(completions["samples", index].error) for index in range(3)] == [True, False, False]
-    assert [completions["samples", index].token_ids for index in (1, 2)] == expected[1:]
-    assert sample_three(engine) == expected
+    samples = [completions["samples", index] for index in range(NUM_SLOTS)]
+    assert [bool(done.error) for done in samples] == [True] + [False] * (NUM_SLOTS - 1)
+    assert [done.token_ids for done in samples[1:]] == expected[1:]
+    assert sample(engine) == expected

@@ -40,7 +40,7 @@ def num_chunks_together(record):
     # Every window and chunk size compiles a ladder of its own.
     [
         (4, 7),
-        (2, 3),
+        pytest.param(2, 3, marks=pytest.mark.long),
         *(
             pytest.param(*sizes, marks=pytest.mark.slow)
             for sizes in ((2, 7), (3, 3), (3, 7), (4, 3))

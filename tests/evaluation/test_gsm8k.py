@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 from command_line import looped
 from completions import completion
-from engines import SMALL, make_llm
+from engines import SMALL_FLAGS, make_llm
 
 from looped.errors import LoopedError, UsageError
 from looped.evaluation.gsm8k import GradeAnswer, GradeEvaluation, evaluate_gsm8k
@@ -92,13 +92,6 @@ def test_a_chat_has_a_turn_for_every_question_and_answer():
     assert messages[1]["content"] == WORKED_EXAMPLES[0].answer
 
 
-def small_options():
-    """`SMALL` as a user types it: other tests have compiled its steps."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk_size", "max_model_len")
-    for name in (*names, "num_blocks"):
-        yield from (f"--{name.replace('_', '-')}", getattr(SMALL, name))
-
-
 def answer(text, number=250, **options):
     problem = GradeProblem(question="How much?", number=Decimal(number))
     return GradeAnswer(problem=problem, completion=completion((1, 2), (4, 2), text, **options))
@@ -177,7 +170,7 @@ def test_num_shots_is_bounded():
 @pytest.mark.long
 def test_the_command_writes_a_report_and_a_line_for_every_problem(tiny_folder, data, tmp_path):
     options = ("eval", "gsm8k", "--data", data, "--model", tiny_folder, "--num-shots", 0)
-    options += ("--max-tokens", 4, "--limit", 2, "--exit-threshold", 0.5, *small_options())
+    options += ("--max-tokens", 4, "--limit", 2, "--exit-threshold", 0.5, *SMALL_FLAGS)
     done = looped(*options, "--out", tmp_path / "out", "--json")
     values = json.loads(done.stdout)
     assert values["strict"]["num_problems"] == 2

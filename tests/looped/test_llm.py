@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from engines import check_idle, make_llm
+from engines import SMALL_SIZES, check_idle, make_llm
 
 from looped import LLM, SamplingParams, UsageError
 from looped.engine.observer import LaunchRecorder
@@ -15,13 +15,11 @@ from looped.engine.options import EngineConfig
 from looped.llm import GenerationRequest
 from looped.sched import ExitOptions, FinishReason, LaunchKind, all_rungs, ladders_for
 
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
-
 
 @pytest.fixture(scope="module")
 def llm(request):
     folder = request.getfixturevalue("tiny_folder")
-    return LLM(str(folder), **OPTIONS)
+    return LLM(str(folder), **SMALL_SIZES)
 
 
 def test_completions_come_in_the_order_of_the_prompts(llm):
@@ -60,7 +58,7 @@ def test_other_options_share_weights_and_compiled_steps(llm):
     assert other.engine.stats().num_compilations == before
     assert llm.engine.config.policy is None
     with pytest.raises(UsageError, match="shared executables were compiled for"):
-        llm.with_options(max_num_seqs=8)
+        llm.with_options(max_num_seqs=4)
 
 
 def test_stop_token_ids_end_a_request_and_are_its_last_token(llm, square_golden):
@@ -80,7 +78,7 @@ def test_stop_token_ids_end_a_request_and_are_its_last_token(llm, square_golden)
 def test_the_models_end_of_sequence_stops_unless_ignored(tiny_folder, square_golden):
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
-    stopping = LLM(str(tiny_folder), eos_token_ids=[run["token_ids"][2]], **OPTIONS)
+    stopping = LLM(str(tiny_folder), eos_token_ids=[run["token_ids"][2]], **SMALL_SIZES)
     exit_options = ExitOptions(max_loops=1)
     (stopped,) = stopping.generate(
         [prompt], SamplingParams(max_tokens=9, exit=exit_options), show_progress=False
@@ -174,7 +172,7 @@ def test_one_refused_prompt_means_that_none_has_run(llm):
 
 def test_one_refused_prompt_means_that_no_observer_has_heard_of_any(tiny_folder):
     events = []
-    llm = LLM(str(tiny_folder), observer=LaunchRecorder(events.append), **OPTIONS)
+    llm = LLM(str(tiny_folder), observer=LaunchRecorder(events.append), **SMALL_SIZES)
     with pytest.raises(UsageError, match="request '1'"):
         llm.generate([[1, 2], [600]], show_progress=False)
     assert events == []
@@ -220,7 +218,7 @@ def test_no_prompts_give_no_completions_and_one_text_is_not_a_list(llm):
 def test_without_a_tokenizer_the_configs_still_say_where_a_sequence_ends(tiny_folder, tmp_path):
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         shutil.copy(tiny_folder / name, tmp_path / name)
-    bare = LLM(str(tmp_path), **OPTIONS)
+    bare = LLM(str(tmp_path), **SMALL_SIZES)
     assert bare.tokenizer is None
     (done,) = bare.generate([[1, 2]], SamplingParams(max_tokens=1), show_progress=False)
     assert done.text is None
@@ -237,12 +235,12 @@ def test_a_chat_ends_at_the_end_of_a_turn_unless_told_otherwise(llm, tiny_folder
     assert ends(llm) == {2}
     assert ends(llm, stop_token_ids=[7]) == {2, 7}
     assert ends(llm, ignore_eos=True) == frozenset()
-    assert ends(LLM(str(tiny_folder), eos_token_ids=[9], **OPTIONS)) == frozenset()
+    assert ends(LLM(str(tiny_folder), eos_token_ids=[9], **SMALL_SIZES)) == frozenset()
 
 
 def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny_folder):
     for policy in ("mixed", "separate", "atomic"):
-        model = LLM(str(tiny_folder), policy=policy, **OPTIONS)
+        model = LLM(str(tiny_folder), policy=policy, **SMALL_SIZES)
         engine = model.engine
         prompts = [[5] * length for length in (3, 20, 31)]
         engine.warm_up([len(prompt) for prompt in prompts])
@@ -252,7 +250,7 @@ def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny
         params = SamplingParams(max_tokens=6, ignore_eos=True)
         model.generate(prompts, params, show_progress=False)
         assert engine.stats().num_compilations == compiled <= everything
-        small = LLM(str(tiny_folder), policy=policy, **OPTIONS)
+        small = LLM(str(tiny_folder), policy=policy, **SMALL_SIZES)
         small.generate([[1, 2]], params, show_progress=False)
         # Two rows at most, two prompt tokens: one rung of `recurrent` (and 4 for both), one of
         # `coda`; `prefill` only where the policy would use it for so few rows.
@@ -274,7 +272,7 @@ def test_the_memory_plan_is_told_once_until_it_changes(llm, caplog):
 
 @pytest.mark.long
 def test_num_loops_sets_planes_capacity_and_exits_in_one_place(tiny_folder):
-    shallow = LLM(str(tiny_folder), num_loops=2, **OPTIONS)
+    shallow = LLM(str(tiny_folder), num_loops=2, **SMALL_SIZES)
     (done,) = shallow.generate([[1, 2, 3]], SamplingParams(max_tokens=5), show_progress=False)
     assert set(done.exit_depths) == {2}
     assert shallow.engine.scheduler_config.num_planes == 2

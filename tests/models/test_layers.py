@@ -23,7 +23,6 @@ TOLERANCE = 2e-5
 
 
 def every_golden(golden, layers, **options):
-    options = {"max_num_seqs": 16, "num_blocks": 4 * 16 * 6} | options
     engine = make_engine(golden.folder, layers=layers, **options)
     prompts = [golden.prompts[run["prompt"]] for run in golden.runs]
     return engine, complete(engine, prompts, [run_params(run) for run in golden.runs])

@@ -3,15 +3,12 @@
 import random
 
 import pytest
-from engines import drain_samples, make_engine
+from engines import SMALL_SIZES, drain_samples, make_engine
 
 from looped.engine.generation_request import GenerationRequest
 from looped.llm import LLM
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind, all_rungs, reachable_rungs
-
-# The shape of other tests' `LLM`s, which fill the compilation cache on disk.
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 
 
 def random_set(rng, policy):
@@ -45,6 +42,16 @@ def serve(engine, requests):
     return drain_samples(engine)
 
 
+def test_engines_of_one_shape_share_steps_here_and_each_counts_its_own(tiny_folder):
+    """As tests/support/shared_steps.py has it: only the time to compile is saved."""
+    rung = (LaunchKind.CODA, 8)
+    first, second = (make_engine(tiny_folder).runner.executables for _ in range(2))
+    assert first.get(rung) is second.get(rung)
+    assert first.slot_writer is second.slot_writer
+    assert (first.num_compilations, second.num_compilations) == (2, 2)
+    assert first.compiled_rungs == second.compiled_rungs == (rung,)
+
+
 @pytest.mark.parametrize("options", [{}, {"prefix_caching": False}, {"deterministic": True}])
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic", "wavefront"])
 def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_reach(
@@ -76,7 +83,7 @@ def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_r
 def test_what_is_compiled_for_several_samples_and_scores_is_enough(tiny_folder):
     drawn = SamplingParams(max_tokens=3, temperature=1.0, seed=1, n=3)
     for scored in ({}, {"prompt_logprobs": 0}):
-        llm = LLM(str(tiny_folder), **OPTIONS)
+        llm = LLM(str(tiny_folder), **SMALL_SIZES)
         last = SamplingParams(max_tokens=2, **scored)
         requests = [
             GenerationRequest(prompt_token_ids=(5, 6), params=drawn),

@@ -46,7 +46,9 @@ def sampling_rows(options):
     )
 
 
+# One program for each, instead of one for each of their operations.
 jitted_sample = jax.jit(sample)
+keep_min_p, keep_top_k, keep_top_p = map(jax.jit, (keep_min_p, keep_top_k, keep_top_p))
 
 option = st.tuples(
     st.sampled_from([0.0, 0.3, 1.0, 2.5]),

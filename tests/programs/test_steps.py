@@ -19,6 +19,10 @@ from looped.programs.prompt_arrays import RowMap
 from looped.programs.recurrent import recurrent, recurrent_layout
 from looped.sampling_params import MAX_LOGPROBS
 
+# One program for all tests here, instead of one for each of its operations.
+coda = jax.jit(coda, static_argnums=0)
+recurrent = jax.jit(recurrent, static_argnums=(0, 1))
+
 ROWS = 16
 NUM_SLOTS = 8
 PROMPT_FIRST_ROW, PROMPT_ROWS = 3, 5

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
-from engines import complete, logged_engine
+from engines import SMALL_FLAGS, complete, logged_engine
 
 from looped.engine.events import EndEvent
 from looped.engine.observer import LaunchObserver, LaunchRecorder
@@ -143,6 +143,7 @@ def test_a_recorded_run_is_replayed_token_by_token_and_depth_by_depth(tiny_folde
     options = (
         *("--prompt-ids", "311,225,7", "--prompt-ids", "9", "--prompt-ids", "3,4,5,6,7,8"),
         *("--model", tiny_folder, "--max-tokens", 12, "--ignore-eos", "--json"),
+        *SMALL_FLAGS,
     )
     live = looped("generate", *options, *LIVE, "--record-trace", trace)
     done = [json.loads(line) for line in live.stdout.splitlines()]
@@ -160,7 +161,7 @@ def test_an_empty_list_replays_as_all_loops(tiny_folder, tmp_path):
     (tmp_path / "trace.json").write_text("[[], [4, 1]]")
     done = looped(
         "generate", "--prompt-ids", "9", "--prompt-ids", "8", "--model", tiny_folder, "--json",
-        "--exit-trace", tmp_path / "trace.json", "--max-tokens", 3, "--ignore-eos",
+        "--exit-trace", tmp_path / "trace.json", "--max-tokens", 3, "--ignore-eos", *SMALL_FLAGS,
     )  # fmt: skip
     depths = [json.loads(line)["exit_depths"] for line in done.stdout.splitlines()]
     assert depths == [[4, 4, 4], [4, 1, 4]]

@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 from command_line import looped
-from engines import complete, drain, make_engine, second_fixture_is_slow
+from engines import NUM_SLOTS, SMALL_FLAGS, complete, drain, make_engine, second_fixture_is_slow
 
-from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
 from looped.errors import LoopedError, UsageError
 from looped.record.gate_record import (
@@ -29,15 +28,8 @@ PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
 
 
 def recording_engine(folder, path, **options):
-    engine = make_engine(folder, **options)
     recorder = GateRecorder(path, LaunchObserver(), "tiny")
-    engine = LLMEngine(
-        engine.loaded,
-        engine.config,
-        executables=engine.runner.executables,
-        observer=recorder,
-    )
-    return engine, recorder
+    return make_engine(folder, observer=recorder, **options), recorder
 
 
 @pytest.fixture(scope="module")
@@ -155,19 +147,21 @@ def test_an_engine_that_records_nothing_reads_no_pass_at_full_depth(tiny_folder)
 
 
 def test_an_aborted_request_and_one_under_way_have_the_tokens_that_came(tiny_folder, tmp_path):
-    engine, recorder = recording_engine(tiny_folder, tmp_path / "gates.npz", max_num_seqs=2)
-    for name in "abc":
+    engine, recorder = recording_engine(tiny_folder, tmp_path / "gates.npz")
+    names = "abcdefghi"
+    assert len(names) == NUM_SLOTS + 1
+    for name in names:
         engine.add_request(name, [5, 6], SamplingParams(max_tokens=40, ignore_eos=True))
     num_tokens = 0
-    while num_tokens < 2 * 3:
+    while num_tokens < NUM_SLOTS * 3:
         num_tokens += len(engine.step().tokens)
     engine.step()
     engine.abort("a")
     recorder.close()
     record = read_gate_record(tmp_path / "gates.npz")
-    assert record.offsets.tolist() == [0, 3, 6, 6]
-    assert np.isnan(record.probabilities).sum() == 2 * 4
-    for name in "bc":  # and what comes now is nobody's
+    assert record.offsets.tolist() == [*range(0, 3 * NUM_SLOTS + 1, 3), 3 * NUM_SLOTS]
+    assert np.isnan(record.probabilities).sum() == NUM_SLOTS * 4
+    for name in names[1:]:  # and what comes now is nobody's
         engine.abort(name)
     drain(engine)
 
@@ -241,7 +235,7 @@ def test_what_is_no_record_is_one_line(tmp_path, change, message):
 
 def test_generate_records_gates_beside_the_same_text(tiny_folder, tmp_path):
     gates, log = tmp_path / "gates.npz", tmp_path / "log.jsonl"
-    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos")
+    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos", *SMALL_FLAGS)
     plain = looped("generate", "hello", *options).stdout
     done = looped("generate", "hello", *options, "--record-gates", gates, "--launch-log", log)
     assert done.stdout == plain

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from command_line import looped
-from engines import SMALL, complete, loaded_model, logged_engine, make_engine
+from engines import SMALL, SMALL_FLAGS, complete, logged_engine, make_engine
 
 import looped as package
 from looped.engine.events import AbortEvent, FaultEvent, LaunchEvent
-from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver, LaunchRecorder
 from looped.errors import LoopedError, UsageError
 from looped.record.launch_log import LaunchLogWriter, read_launch_log, recording, write_launch_log
@@ -116,12 +115,8 @@ def test_slots_and_queues_are_those_of_the_requests(logged):
 
 def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder):
     waited = []
-    engine = make_engine(tiny_folder)
-    wait = engine.runner.wait
     observer = LaunchRecorder([].append, waits_for_device=True)
-    engine = LLMEngine(
-        loaded_model(tiny_folder), SMALL, executables=engine.runner.executables, observer=observer
-    )
+    engine = make_engine(tiny_folder, observer=observer)
     wait = engine.runner.wait
     engine.runner.wait = lambda: waited.append(wait())
     complete(engine, PROMPTS, [params(2)] * 3)
@@ -225,13 +220,14 @@ def test_a_full_disk_ends_the_log_and_not_the_requests(tmp_path, logged, caplog)
 def test_an_engine_without_a_log_reads_no_clock():
     folder = Path(package.__file__).parent
     readers = set()
-    for path in folder.glob("*.py"):
+    rooms = (folder, *(folder / name for name in ("device", "engine", "programs", "text")))
+    for path in (path for room in rooms for path in room.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 readers |= {path.name for alias in node.names if alias.name == "time"}
             elif isinstance(node, ast.ImportFrom) and node.module == "time":
                 readers.add(path.name)
-    assert readers == {"launch_observer.py"}
+    assert readers == {"observer.py"}
     assert LaunchObserver().waits_for_device is False
 
 
@@ -258,7 +254,7 @@ def test_a_line_costs_a_bounded_time_and_space(tmp_path, logged):
 
 def test_generate_writes_a_log(tiny_folder, tmp_path):
     log = tmp_path / "log.jsonl"
-    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos")
+    options = ("--model", tiny_folder, "--max-tokens", 3, "--ignore-eos", *SMALL_FLAGS)
     plain = looped("generate", "hello", *options).stdout
     done = looped("generate", "hello", *options, "--launch-log", log, "--launch-log-waits")
     assert done.stdout == plain

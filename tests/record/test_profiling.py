@@ -9,7 +9,7 @@ import re
 import jax
 import pytest
 from command_line import looped
-from engines import drain, make_engine
+from engines import SMALL_FLAGS, drain, make_engine
 
 from looped.engine.observer import LaunchObserver
 from looped.models.scopes import layer_scope
@@ -40,6 +40,7 @@ def serve(engine, observer, num_tokens=2):
 def test_a_profile_of_a_run_names_what_the_host_does(tiny_folder, tmp_path):
     folder = tmp_path / "profile"
     options = ("--model", tiny_folder, "--max-tokens", 2, "--ignore-eos", "--profile", folder)
+    options += SMALL_FLAGS
     done = looped("generate", "hello", *options)
     assert "2 tokens\n" in done.stderr, "a profiled run has no rate"
     (trace,) = folder.rglob("*.trace.json.gz")

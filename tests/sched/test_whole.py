@@ -19,6 +19,7 @@ from looped.sched import (
     POLICIES,
     ExitOptions,
     LaunchKind,
+    Policy,
     PromptScoring,
     Request,
     Scheduler,
@@ -31,22 +32,41 @@ MIXED = POLICIES["mixed"]
 UNDER_TEST = policies_under_test()
 
 
-@pytest.mark.parametrize("name", UNDER_TEST)
-@settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+@pytest.mark.parametrize(
+    ("name", "num_examples"),
+    [
+        *((name, 40) for name in UNDER_TEST),
+        *(pytest.param(name, 120, marks=pytest.mark.long) for name in UNDER_TEST),
+    ],
 )
-@given(scenario=scenarios(), num_ahead=st.sampled_from([0, 0, 1, 2]), prompt_shortcut=st.booleans())
-def test_any_run_is_safe_fair_and_exact_under_every_policy(
+def test_any_run_is_safe_fair_and_exact_under_every_policy(name: str, num_examples: int) -> None:
+    @settings(
+        max_examples=num_examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(
+        scenario=scenarios(),
+        num_ahead=st.sampled_from([0, 0, 1, 2]),
+        prompt_shortcut=st.booleans(),
+    )
+    def run(
+        scenario: tuple[SchedulerConfig, list[Spec]], num_ahead: int, prompt_shortcut: bool
+    ) -> None:
+        check_run(UNDER_TEST[name], scenario, num_ahead, prompt_shortcut)
+
+    run()
+
+
+def check_run(
+    policy: Policy,
     scenario: tuple[SchedulerConfig, list[Spec]],
-    name: str,
     num_ahead: int,
     prompt_shortcut: bool,
 ) -> None:
+    """Run a scenario under a policy, without what the policy would refuse."""
     config, planned = scenario
-    policy = UNDER_TEST[name]
     if policy.uses_prompt_shortcut:
         chunk = config.chunk_size
         config = replace(config, prompt_shortcut=prompt_shortcut, prefill_chunk_size=chunk)

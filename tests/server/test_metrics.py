@@ -84,13 +84,13 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
 
 @pytest.mark.long
 def test_the_queue_ends_with_the_first_launch_and_not_with_the_first_token(tiny_folder):
-    """Two samples fit at a time: of three, the last waits for the end of one of the others."""
-    with live_server(tiny_llm(tiny_folder, max_num_seqs=2)) as live:
+    """Eight samples fit at a time: of sixteen, eight wait for the end of one of the others."""
+    with live_server(tiny_llm(tiny_folder)) as live:
         fields = {"max_tokens": 60, "ignore_eos": True}
-        live.complete([[7] * 20, [8] * 20, [9] * 20], **fields)
+        live.complete([[token] * 20 for token in range(7, 7 + 16)], **fields)
         live.wait_until_idle()
         values = samples(live)
-        assert total(values, "queue_seconds_count") == 3
+        assert total(values, "queue_seconds_count") == 16
         queued, served, first_tokens = (
             total(values, f"{name}_seconds_sum")
             for name in ("queue", "request", "time_to_first_token")

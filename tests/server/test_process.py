@@ -15,10 +15,11 @@ from dataclasses import fields
 
 import httpx
 import pytest
+from command_line import looped
+from live_servers import tiny_llm
 
 from looped.engine.events import EndEvent, LaunchEvent
 from looped.engine.options import EngineConfig, option_flag
-from looped.llm import LLM
 from looped.record.launch_log import read_launch_log
 from looped.sampling_params import SamplingParams
 from looped.server.config import ServerConfig
@@ -79,7 +80,7 @@ def wait_ready(url, **options):
 @pytest.fixture(scope="module")
 def expected(tiny_folder):
     """What the streams below say, from the library."""
-    llm = LLM(str(tiny_folder), max_num_seqs=8, max_num_batched_tokens=32, max_model_len=256)
+    llm = tiny_llm(tiny_folder)
     params = [
         SamplingParams(max_tokens=150, temperature=1.0, seed=seed, ignore_eos=True)
         for seed in range(12)
@@ -231,10 +232,6 @@ def test_the_key_may_come_from_the_environment_and_files_are_as_many_as_they_may
         assert [model["id"] for model in models] == [str(tiny_folder)]
 
 
-def run(*arguments):
-    return subprocess.run([*COMMAND, "serve", *arguments], capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -252,9 +249,8 @@ def run(*arguments):
     ],
 )
 def test_options_that_cannot_be_are_one_line_and_exit_code_2(tiny_folder, arguments, said):
-    done = run(
-        "--model", str(tiny_folder), *arguments, *(() if "--port" in arguments else OPTIONS[:2])
-    )
+    port = () if "--port" in arguments else OPTIONS[:2]
+    done = looped("serve", "--model", tiny_folder, *arguments, *port, check=False)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -271,9 +267,7 @@ PER_REQUEST = """
 
 def test_every_engine_option_of_generate_is_one_of_serve():
     def flags(command):
-        text = subprocess.run(
-            [*COMMAND, command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
+        text = looped(command, "--help").stdout
         return set(re.findall(r"^ +(--[a-z-]+)", text, re.MULTILINE))
 
     generate, serve = flags("generate"), flags("serve")

@@ -104,6 +104,7 @@ def test_a_sweep_searches_capacities(table, tmp_path):
     assert len(rows_of(out / "capacities.csv")) == 2
 
 
+@pytest.mark.long
 def test_a_capacity_above_what_can_be_done_is_marked(tmp_path):
     search = ("--slo", "ttft_p95=60", "--start-rate", 20, "--precision", 1.1, "--seeds", 1)
     load = ("--requests", 60, "--prompt-tokens", 128, "--output-tokens", 64)

@@ -73,6 +73,7 @@ def test_the_capacity_is_where_the_objective_breaks():
     assert rates[capacity.failed_rate]["ttft_p95"] > 0.5
 
 
+@pytest.mark.long
 def test_a_rate_that_is_not_kept_up_with_is_no_capacity():
     # Few requests at once: their gaps are what they are at any rate.
     grid = replace(GRID, plan=replace(PLAN, num_requests=64))

@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from command_line import looped
 from simulations import COSTS
 
@@ -13,6 +14,7 @@ from looped.simulation.loads.depths import FAMILIES
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

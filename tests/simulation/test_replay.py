@@ -72,14 +72,20 @@ CASES = {
         "policy": "slack",
         "policy_options": (("target", "0.002"), ("costs", "ouro-1.4b-h200")),
     },
-    "several chunks at once": {"policy": "wavefront"},
+    "several chunks at once": {"policy": "wavefront", "prefill_chunk_size": 7},
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    # Chunks of another size are another ladder to compile, with any policy.
+    [
+        pytest.param(case, marks=pytest.mark.long) if case == "mixed, short chunks" else case
+        for case in CASES
+    ],
+)
 def test_a_replay_comes_to_the_same_launches(tiny_folder, tmp_path, case):
     events = []
-    # Chunks of one size: shapes, and so the executables, are those of the other engine tests.
     play(logged_engine(tiny_folder, events.append, **CASES[case]))
     path = tmp_path / "run.jsonl"
     write_launch_log(path, events, {})

@@ -1,4 +1,4 @@
-"""Engines on the tiny checkpoints, for tests: executables are shared between engines of a shape."""
+"""Engines on the tiny checkpoints, for tests: engines of one shape share their compiled steps."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -13,23 +13,31 @@ from looped.config import ModelConfig
 from looped.convert import LookaheadGate
 from looped.engine.events import LogEvent
 from looped.engine.llm_engine import LLMEngine
-from looped.engine.observer import LaunchRecorder
+from looped.engine.observer import LaunchObserver, LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
-from looped.programs.executables import Executables
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
-# Small enough to compile in seconds, large enough that chunks, blocks and slots run out.
-SMALL = EngineConfig(
-    max_num_seqs=8,
-    max_num_batched_tokens=32,
-    prefill_chunk_size=16,
-    max_model_len=96,
-    num_blocks=4 * 8 * 6,
+# Small enough to compile in seconds, large enough that chunks, blocks and slots run out. Tests to
+# which sizes do not matter take these: every other shape is a ladder to compile.
+SMALL_SIZES = {
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 32,
+    "prefill_chunk_size": 16,
+    "max_model_len": 96,
+    "num_blocks": 4 * 8 * 6,
+}
+SMALL = EngineConfig(**SMALL_SIZES)
+SMALL_FLAGS = tuple(
+    text
+    for name, size in SMALL_SIZES.items()
+    for text in (f"--{name.replace('_', '-')}", str(size))
 )
+"""The same for a command."""
+NUM_SLOTS = SMALL.max_num_seqs
 
 # Every shape of device state compiles a ladder of its own, and each fixture its own again. The
 # grouped-query fixture runs through some engine tests by default and through all with `-m slow`.
@@ -38,8 +46,6 @@ second_fixture_is_slow = pytest.mark.parametrize(
     ["ouro-tiny", pytest.param("ouro-tiny-gqa", marks=pytest.mark.slow)],
     indirect=True,
 )
-
-_executables: dict[Any, Executables] = {}
 
 
 @functools.cache
@@ -60,27 +66,22 @@ def random_gate(config: ModelConfig, seed: int = 0) -> LookaheadGate:
 
 
 def make_engine(
-    folder: Path, *, dtype: str = "float32", eos_token_ids: Iterable[int] = (), **options: Any
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    eos_token_ids: Iterable[int] = (),
+    observer: LaunchObserver | None = None,
+    **options: Any,
 ) -> LLMEngine:
     """An engine with `SMALL` options, changed by `options`."""
     config = replace(SMALL, **options)
     loaded = loaded_model(folder, dtype, config.layers or "unrolled")
-    engine = LLMEngine(loaded, config)
-    executables = engine.runner.executables
-    key = folder, executables.shape, executables.backend, executables.layers
-    shared = _executables.setdefault(key, executables)
-    return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, executables=shared)
+    return LLMEngine(loaded, config, eos_token_ids=eos_token_ids, observer=observer)
 
 
 def logged_engine(folder: Path, sink: Callable[[LogEvent], None], **options: Any) -> LLMEngine:
     """An engine of `make_engine`'s whose events go to `sink`."""
-    engine = make_engine(folder, **options)
-    return LLMEngine(
-        engine.loaded,
-        engine.config,
-        executables=engine.runner.executables,
-        observer=LaunchRecorder(sink),
-    )
+    return make_engine(folder, observer=LaunchRecorder(sink), **options)
 
 
 def make_llm(folder: Path, **options: Any) -> LLM:

@@ -12,15 +12,12 @@ import httpx
 import uvicorn
 
 from looped.llm import LLM
-from looped.programs.executables import Executables
 from looped.server.app import create_app
 from looped.server.config import ServerConfig
 from looped.server.run import DrainingServer
 from looped.server.service import Service
 
 MODEL = "ouro-tiny"
-
-_executables: dict[Any, Executables] = {}
 
 
 @dataclass
@@ -62,14 +59,9 @@ class LiveServer:
 
 
 def tiny_llm(folder: Path, **options: Any) -> LLM:
-    """An LLM with small options; executables are shared between those of one shape."""
+    """An LLM with small options."""
     sizes = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 256}
-    llm = LLM(str(folder), **(sizes | {"prefill_chunk_size": 16} | options))
-    shared = _executables.setdefault(
-        (folder, llm.engine.runner.executables.shape), llm.engine.runner.executables
-    )
-    llm.engine.runner.executables = shared
-    return llm
+    return LLM(str(folder), **(sizes | {"prefill_chunk_size": 16} | options))
 
 
 @contextlib.contextmanager

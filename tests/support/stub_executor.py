@@ -327,20 +327,19 @@ def score_of(request: Request, position: int, loop: int) -> float:
 
 def check_invariants(scheduler: Scheduler) -> None:
     """Check what must hold between any two calls: blocks conserved, tables disjoint."""
-    config, resources = scheduler.config, scheduler._resources
+    config, resources = scheduler.config, scheduler.resources
     assert scheduler.num_used_blocks + scheduler.num_free_blocks == config.num_blocks
-    owners: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+    owners: dict[int, tuple[int, int, Request]] = {}
     for request in resources.active:
         lengths = {len(table) for table in request.block_tables}
         assert len(lengths) == 1, "planes must grow together"
         for plane, table in enumerate(request.block_tables):
             for index, block in enumerate(table):
-                assert 0 <= block < config.num_blocks
-                prefix = request.prompt_token_ids[: (index + 1) * config.block_size]
                 if block in owners:
-                    assert len(prefix) == (index + 1) * config.block_size
-                    assert owners[block] == (plane, index, prefix), "shared without a prefix"
-                owners[block] = (plane, index, prefix)
+                    assert owners[block][:2] == (plane, index), "shared at another place"
+                    check_same_prefix(request, owners[block][2], (index + 1) * config.block_size)
+                owners[block] = (plane, index, request)
+    assert all(0 <= block < config.num_blocks for block in owners)
     assert len(owners) == scheduler.num_used_blocks
     for request in resources.active:
         check_prompt_items(scheduler, request)
@@ -351,6 +350,13 @@ def check_invariants(scheduler: Scheduler) -> None:
         for request in resources.active
     )
     assert resources.blocks.num_reserved_blocks == promised <= scheduler.num_free_blocks
+
+
+def check_same_prefix(request: Request, other: Request, num_tokens: int) -> None:
+    """Check that both prompts begin with the same tokens, so many."""
+    prefix = request.prompt_token_ids[:num_tokens]
+    assert len(prefix) == num_tokens
+    assert other.prompt_token_ids[:num_tokens] == prefix, "shared without a prefix"
 
 
 def check_prompt_items(scheduler: Scheduler, request: Request) -> None:
@@ -369,5 +375,5 @@ def check_drained(scheduler: Scheduler, executor: StubExecutor) -> None:
     assert not scheduler.has_unfinished_requests
     assert scheduler.num_in_flight == 0
     assert scheduler.num_used_blocks == 0
-    assert scheduler._resources.num_used_slots == 0
+    assert scheduler.resources.num_used_slots == 0
     assert not executor.outstanding

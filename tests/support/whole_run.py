@@ -170,11 +170,11 @@ class Run:
         self._start_clocks()
 
     def _start_clocks(self) -> None:
-        resources = self.scheduler._resources
+        resources = self.scheduler.resources
         for spec in self.added:
             is_waiting = spec.num_admitted_at_start is None
             if is_waiting and not resources.blocks.awaits_leader(spec.request):
-                spec.num_admitted_at_start = resources._num_admitted
+                spec.num_admitted_at_start = resources.num_admitted
                 spec.clock_start = self.executor.num_launches
 
     def _abort(self, request: Request) -> None:
@@ -207,7 +207,7 @@ class Run:
         """Check that whoever is ready has taken part in a recent launch."""
         ready = set()
         is_oldest_prompt = True
-        for request in self.scheduler._resources.active:
+        for request in self.scheduler.resources.active:
             is_first = request.stage is not Stage.PREFILL or is_oldest_prompt
             if request.stage is Stage.PREFILL:
                 is_oldest_prompt = False

@@ -158,11 +158,24 @@ BYTES = st.one_of(
 OTHERS = st.lists(st.integers(256, NUM_IDS - 1), max_size=4)
 
 
-@pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=300)
-@given(runs=st.lists(st.one_of(BYTES, OTHERS), max_size=16))
-def test_pieces_add_up_with_any_decoder(name: str, runs: list[list[int]]) -> None:
-    fast, tokenizer = with_decoder(DECODERS[name])
+@pytest.mark.parametrize(
+    ("name", "num_examples"),
+    [
+        *((name, 100) for name in DECODERS),
+        *(pytest.param(name, 300, marks=pytest.mark.long) for name in DECODERS),
+    ],
+)
+def test_pieces_add_up_with_any_decoder(name: str, num_examples: int) -> None:
+    @settings(max_examples=num_examples)
+    @given(runs=st.lists(st.one_of(BYTES, OTHERS), max_size=16))
+    def run(runs: list[list[int]]) -> None:
+        check_decoder(DECODERS[name], runs)
+
+    run()
+
+
+def check_decoder(decoder: decoders.Decoder | None, runs: list[list[int]]) -> None:
+    fast, tokenizer = with_decoder(decoder)
     ids = [token_id for run in runs for token_id in run]
     given_out = pieces(tokenizer, ids)
     assert "".join(given_out) == tokenizer.decode(ids)

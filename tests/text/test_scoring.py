@@ -7,7 +7,7 @@ from math import exp, inf
 import numpy as np
 import pytest
 from command_line import looped
-from engines import make_llm
+from engines import SMALL_FLAGS, make_llm
 from numpy_sampler import numpy_logprobs
 
 from looped import UsageError
@@ -15,11 +15,6 @@ from looped.cli.score import print_table
 from looped.engine.outputs import Completion, LoopScores
 from looped.sched import FinishReason
 from looped.text.perplexity import perplexities, score_to_json
-
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
-FLAGS = [
-    text for name, value in OPTIONS.items() for text in (f"--{name.replace('_', '-')}", str(value))
-]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +75,7 @@ def test_texts_are_scored_in_order_after_every_loop(llm, square_golden):
 @pytest.mark.long
 def test_the_command_prints_every_token_as_text_and_id(square_golden, texts_file):
     result = looped(
-        "score", "--model", square_golden.folder, "--requests", texts_file, *FLAGS,
+        "score", "--model", square_golden.folder, "--requests", texts_file, *SMALL_FLAGS,
         "--json", "--top", "3", "--every-loop",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -110,7 +105,13 @@ def test_the_command_prints_every_token_as_text_and_id(square_golden, texts_file
 @pytest.mark.long
 def test_the_command_prints_a_table(square_golden, texts_file):
     result = looped(
-        "score", "--model", square_golden.folder, "--requests", texts_file, *FLAGS, "--every-loop"
+        "score",
+        "--model",
+        square_golden.folder,
+        "--requests",
+        texts_file,
+        *SMALL_FLAGS,
+        "--every-loop",
     )
     assert result.returncode == 0, result.stderr
     assert all(f"loop {loop}" in result.stdout for loop in (1, 2, 3, 4))
@@ -168,7 +169,7 @@ def test_the_command_says_what_is_wrong(tiny_folder, tmp_path, line, flags, mess
     path = tmp_path / "texts.jsonl"
     path.write_text(json.dumps(line))
     result = looped(
-        "score", "--model", tiny_folder, "--requests", path, *FLAGS, *flags, check=False
+        "score", "--model", tiny_folder, "--requests", path, *SMALL_FLAGS, *flags, check=False
     )
     assert result.returncode == 2
     assert message in result.stderr
@@ -192,7 +193,7 @@ def test_generate_prints_samples_in_order_with_scores_of_the_prompt(square_golde
     ]
     path.write_text("".join(json.dumps(request) + "\n" for request in requests))
     result = looped(
-        "generate", "--model", square_golden.folder, "--requests", path, *FLAGS,
+        "generate", "--model", square_golden.folder, "--requests", path, *SMALL_FLAGS,
         "--json", "--max-tokens", "4", "--temperature", "1", "--seed", "3", "--n", "2",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -241,7 +242,9 @@ def test_a_text_that_fails_is_left_out_of_the_sum(capsys):
 def test_generate_refuses_what_it_would_ignore(tiny_folder, tmp_path, line, message):
     path = tmp_path / "requests.jsonl"
     path.write_text(json.dumps(line))
-    result = looped("generate", "--model", tiny_folder, "--requests", path, *FLAGS, check=False)
+    result = looped(
+        "generate", "--model", tiny_folder, "--requests", path, *SMALL_FLAGS, check=False
+    )
     assert result.returncode == 2
     assert message in result.stderr
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from byte_tokenizers import byte_fallback, cut
-from engines import check_idle
+from engines import SMALL_SIZES, check_idle
 
 from looped import LLM, SamplingParams, UsageError
 from looped.engine.outputs import Completion, LoopScores, StepOutput, TokenEvent
@@ -307,7 +307,6 @@ def test_equal_samples_are_one_for_the_engine_and_several_for_who_asked(has_toke
 
 # Through `LLM`.
 
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 96, "num_blocks": 96}
 PROMPT = [5, 6, 7]
 # Greedy; the penalty keeps the tiny model from saying one word over and over.
 GREEDY = SamplingParams(max_tokens=16, ignore_eos=True, repetition_penalty=1.5)
@@ -315,7 +314,7 @@ GREEDY = SamplingParams(max_tokens=16, ignore_eos=True, repetition_penalty=1.5)
 
 @pytest.fixture(scope="module")
 def llm(request):
-    return LLM(str(request.getfixturevalue("tiny_folder")), **OPTIONS)
+    return LLM(str(request.getfixturevalue("tiny_folder")), **SMALL_SIZES)
 
 
 @pytest.fixture(autouse=True)
@@ -499,7 +498,7 @@ def test_an_engine_by_itself_takes_no_stop_strings(llm):
 def test_a_model_without_a_tokenizer_refuses_them_and_nothing_has_run(tiny_folder, tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(tiny_folder / name, tmp_path / name)
-    bare = LLM(str(tmp_path), **OPTIONS)
+    bare = LLM(str(tmp_path), **SMALL_SIZES)
     with pytest.raises(UsageError, match=r"stop needs a tokenizer, .* no tokenizer\.json"):
         bare.generate([[1], [2]], [SamplingParams(), SamplingParams(stop="x")])
     check_idle(bare.engine)

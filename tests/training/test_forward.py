@@ -76,7 +76,12 @@ def test_tokens_that_leave_early_leave_behind_what_they_do_in_the_reference(gold
     first = len(prompt) - 1
     exit_loops[first : first + len(trace)] = trace
     assert list(np.flatnonzero(batch.is_generated)) == list(range(6, 14))
-    states = loop_states(model, batch, leaves=lambda loop, rows: jnp.asarray(exit_loops) <= loop)
+
+    @jax.jit
+    def states_with_exits(model, batch, exit_loops):
+        return loop_states(model, batch, leaves=lambda loop, rows: exit_loops <= loop)
+
+    states = states_with_exits(model, batch, jnp.asarray(exit_loops))
     logits = np.asarray(model.logits(states[-1]))[first : first + len(trace)]
     np.testing.assert_allclose(logits, expected, **CLOSE)
 

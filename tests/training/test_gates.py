@@ -21,6 +21,7 @@ from checkpoints import (
 )
 from command_line import looped
 from demo_models import make_demo_model
+from engines import SMALL_SIZES
 from safetensors.numpy import load_file
 from training_runs import curve, write_examples
 
@@ -106,6 +107,7 @@ def test_the_second_stage_changes_nothing_but_the_gate(backbone, gated, tmp_path
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
+@pytest.mark.long
 def test_the_gate_learns_from_losses_of_tokens_that_run_every_loop(backbone, gated):
     model = load_folder(backbone, dtype="float32").model
     batch = Batches(demo_source().draw, batch_size=4, sequence_length=112, seed=0).at(0)
@@ -124,7 +126,7 @@ def test_a_lookahead_gate_lies_beside_a_model_that_is_as_it_was_and_serves(gated
         "bias": ((2,), np.dtype(np.float32)),
     }
     assert gate["weight"].any(axis=1).all()
-    llm = LLM(str(model), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
+    llm = LLM(str(model), **SMALL_SIZES, deterministic=True)
     exits = ExitOptions(mode=ExitMode.LOOKAHEAD, threshold=0.3, min_loops=1)
     for answer in answers(llm, held_out(4), exits):
         assert answer.completion.error is None
@@ -249,6 +251,7 @@ def test_other_inputs_under_the_same_names_are_not_resumed(begun, changed):
     assert not any(f"{name}_sha256" in done.stderr for name in names)
 
 
+@pytest.mark.long
 def test_a_file_of_texts_trains_any_checkpoint(tiny_folder, tmp_path):
     data, out = write_examples(tmp_path / "data.jsonl"), tmp_path / "gate"
     looped(

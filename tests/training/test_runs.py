@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from checkpoints import assert_same_bits, read_checkpoint
 from command_line import looped
+from engines import SMALL_SIZES
 from training_runs import curve
 
 from looped.demo.answers import answers
@@ -65,7 +66,7 @@ def test_the_last_two_checkpoints_are_kept(whole):
 
 @pytest.mark.long
 def test_the_exported_model_runs_in_the_engine(whole):
-    llm = LLM(str(whole / "model"), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
+    llm = LLM(str(whole / "model"), **SMALL_SIZES, deterministic=True)
     given = answers(llm, held_out(4), ExitOptions(threshold=0.5, min_loops=1))
     for answer in given:
         depths = answer.completion.exit_depths
@@ -193,7 +194,7 @@ def test_seconds_of_training_learn_what_an_answer_looks_like(tmp_path):
     )
     metrics = curve(out)
     assert metrics[-1]["loss"] < metrics[0]["loss"] - 3
-    llm = LLM(str(out / "model"), max_num_seqs=2, max_num_batched_tokens=32, max_model_len=96)
+    llm = LLM(str(out / "model"), **SMALL_SIZES, deterministic=True)
     for answer in answers(llm, held_out(4)):
         assert answer.completion.text.startswith(" So ")
 
