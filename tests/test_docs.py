@@ -10,6 +10,7 @@ import typer
 from house import FOLDERS, ROOT, source_files
 
 from looped.cli import app
+from looped.pallas_kernels import BACKENDS
 from looped.sched.policies.registry import FACTORIES, POLICIES
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -122,6 +123,13 @@ def test_the_policies_page_has_every_policy_and_its_options():
     for factory in FACTORIES.values():
         for option in factory.__code__.co_varnames[: factory.__code__.co_argcount]:
             assert f"--policy-option {option}=" in text
+
+
+def test_help_and_the_commands_page_name_the_backends_that_there_are():
+    (parameter,) = [one for one in COMMANDS["generate",].params if one.name == "attention_backend"]
+    text = (ROOT / "docs" / "cli.md").read_text()
+    assert set(re.findall(r"\b(?:xla|pallas|triton)\w*", parameter.help)) == set(BACKENDS)
+    assert all(f"`{name}`" in text for name in BACKENDS)
 
 
 def test_the_glossary_has_every_word_of_the_house_with_the_fields_beside_it():

@@ -42,8 +42,8 @@ class ServerConfig:
     allow_exit_mode: bool = False
     """Let requests choose another exit mode than the engine's."""
     strict_fields: bool = False
-    """Refuse requests with fields that nobody knows; by default each name is warned of once, and
-    ignored."""
+    """Refuse requests with unknown fields; by default they are ignored, with one warning for each
+    name."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
