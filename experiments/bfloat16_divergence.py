@@ -9,8 +9,8 @@ same again with --deterministic.
 
     python experiments/bfloat16_divergence.py
 
-Result (2026-12-01, 2 shared cores with AVX-512 and AMX bfloat16 instructions, CPU only, no GPU): 1 of
-24 requests parts.
+Result (2026-12-01, 2 shared cores with AVX-512 and AMX bfloat16 instructions, no GPU): 1 of 24
+requests parts.
 
 | mode | policy | request | first token that differs | its margin | first exit |
 |---|---|---|---|---|---|
@@ -37,8 +37,7 @@ Result (2026-11-29, another machine of 2 shared cores, CPU only, no GPU): 3 of 2
 | deterministic | atomic | 24 of 24 equal | | | |
 
 Near ties, all of them, on both machines: bfloat16 logits are off by up to 1.0
-(tests/models/test_models.py). No exit
-differed before a token did.
+(tests/models/test_models.py). No exit differed before a token did.
 """
 
 import logging
