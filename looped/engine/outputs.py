@@ -54,7 +54,7 @@ class LoopScores:
     logprobs: tuple[float, ...]
     """Raw log-probability of each token, float32."""
     best_token_ids: tuple[int, ...]
-    """The most likely token in the place of each."""
+    """The most likely token at each position."""
     top_logprobs: tuple[TopLogprobs, ...]
     """(token id, raw log-probability) of the most likely tokens in the place of each, as many as
     `prompt_logprobs` asks for."""

@@ -1,4 +1,4 @@
-"""What decode rows ask of the gates after a pass, and the signals that come of it."""
+"""What decode rows ask of the gates after a pass, and the signals that result."""
 
 import jax
 import jax.numpy as jnp
