@@ -167,7 +167,7 @@ class LLM:
         Args:
             texts: texts (encoded as they are) or token ids, at least two tokens each.
             every_loop: score after every loop, not after the last alone.
-            num_top: most likely tokens to list in the place of each, up to 20.
+            num_top: most likely tokens to list at each position, up to 20.
             show_progress: a progress bar on stderr.
 
         Raises:

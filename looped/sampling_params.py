@@ -83,9 +83,9 @@ class SamplingParams:
     """Further ids that end the request, beside the model's end of sequence."""
     stop: Sequence[str] = ()
     """Up to 16 texts, 1 to 256 characters each, or one; the first in the output ends the request,
-    whatever tokens spell it, and the text ends before it. The whole name of a special token means
-    its id besides, as if stop_token_ids had it. With text around it the name finds no special
-    token, since those are not text. Needs a tokenizer: `LLM`, not the engine by itself."""
+    no matter which tokens spell it, and the text ends before it. The whole name of a special token
+    means its id besides, as if stop_token_ids had it. With text around it the name finds no
+    special token, since those are not text. Needs a tokenizer: `LLM`, not the engine alone."""
     include_stop_str_in_output: bool = False
     """The text ends with the stop string, not before it; a special token is never in it."""
     ignore_eos: bool = False

@@ -18,12 +18,13 @@ planes it skipped.
 
 Each backend is there for a reason:
 
-    xla            the reference, the fast one on a CPU, and the only one that promises a row's bits
-    pallas         kernels in JAX alone, which a CPU interprets without Triton; their lowering is
-                   deprecated upstream
-    triton         kernels that do not depend on that lowering: what `auto` is on a GPU
-    triton_fused   one launch a layer fewer than `triton`, of no more registers; which of the two is
-                   faster a GPU has yet to say
+    "xla"            the reference, the fast one on a CPU, and the only one that promises a row's
+                     bits
+    "pallas"         kernels in JAX alone, which a CPU interprets without Triton; their lowering is
+                     deprecated upstream
+    "triton"         kernels that do not depend on that lowering: what `auto` is on a GPU
+    "triton_fused"   one launch a layer fewer than `triton`, of no more registers; no GPU has yet
+                     said which of the two is faster
 
 Imports JAX, NumPy and jaxtyping only, and Triton where a kernel is launched: nothing of the engine
 is known here.

@@ -205,7 +205,8 @@ def _include(
     is_visible: Bool[Array, "A 1 Q C"],
     scale: float,
 ) -> SoftmaxState:
-    """One step of the online softmax (Milakov and Gimelshein, arXiv 1805.02867)."""
+    """One step of the online softmax ("Online normalizer calculation for softmax",
+    https://arxiv.org/abs/1805.02867)."""
     scores = jnp.where(is_visible, scale * _batched_dot(queries, keys, contract=3), MASKED_SCORE)
     maximum = jnp.maximum(state.maximum, jnp.max(scores, axis=-1))
     weights = jnp.where(is_visible, jnp.exp(scores - maximum[..., None]), 0.0)

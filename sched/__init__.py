@@ -4,20 +4,18 @@ A request waits, is admitted with a slot and a promise of KV blocks, runs its pr
 chunk through all P depths (PREFILL), then its newest token through one loop per launch
 (RECURRENT) until its exit rule lets it go to the LM head (CODA), and so on until it is finished.
 
-    errors, sizes, config, exits,      what is asked, what follows where it is not, and what is
-    request                            refused
-    items, states, results             the contract with the runner: launches out, results in
-    prefix, blocks, resources          what an active request holds
-    door, admission                    who enters
-    offer, view, policies              what could run, and who decides
-    item_size, item_window             the prompt items that result
-    answers, aging, batching, chooser  and the launch, with what was passed over too often
-    progress, scheduler                what a result changes; the class that ties it together
-    buckets, work, costs               row counts to compile ahead; what a launch has to do, in
-                                       numbers and in seconds
-    launches                           the kinds of launch: rows, results and costs of each
-    ladders                            the row counts of one configuration
-    arrivals, simulate                 the same Scheduler on a clock and an executor of their own
+    scheduler, progress        the class that ties it together; what a result changes
+    config, sizes, exits, request, errors
+                               what is asked, what follows where it is not, and what is refused
+    items, states, results     the contract with the runner: launches out, results in
+    view                       what could run, as a policy sees it
+    launches, buckets, ladders
+                               the kinds of launch: rows, results and costs; row counts to compile
+    memory/                    who enters, and what it holds
+    policies/                  who decides
+    choice/                    from what could run to the launch
+    costing/                   what a launch has to do, in numbers and in seconds
+    simulator/                 the same Scheduler on a clock and an executor of its own
 
 The same Scheduler serves the engine, the tests' stub executor and the simulator.
 """

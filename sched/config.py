@@ -13,7 +13,7 @@ SCHEDULING_POLICIES = ("fcfs", "priority")
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
-    """What may be chosen of a scheduler, whatever the model; sizes in tokens unless said otherwise.
+    """What may be chosen of a scheduler, for any model; sizes in tokens unless said otherwise.
 
     The options of an engine and of a simulation are made of these: names, defaults, help and checks
     are here alone.
@@ -53,7 +53,7 @@ class SchedulerOptions:
     """Claim KV when it is first written; gains no concurrency until preemption exists."""
 
     def __post_init__(self) -> None:
-        """Check every option by itself; those that others depend on are SchedulerConfig's."""
+        """Check every option alone; those that others depend on are SchedulerConfig's."""
         positive = "block_size max_num_seqs min_coda_batch_size admission_scan_limit"
         for name in positive.split():
             self._check_at_least(1, name)

@@ -73,7 +73,7 @@ class ExitDecision(Enum):
     CONTINUE = auto()
     """Another loop, and nothing is settled."""
     EXIT_NEXT = auto()
-    """Another loop, and the token leaves after it, whatever is read then."""
+    """Another loop, and the token leaves after it; what is read then changes nothing."""
     EXIT = auto()
     """The token leaves now."""
 

@@ -32,7 +32,7 @@ class Stage(Enum):
     WAITING = auto()
     """Not admitted: holds nothing."""
     PREFILL = auto()
-    """Its prompt is not complete, at whatever depth."""
+    """Its prompt is not complete; it may be at any depth."""
     RECURRENT = auto()
     """Its newest token runs through the loops."""
     CODA = auto()
@@ -81,7 +81,7 @@ class Request:
     earlier_samples: tuple[Request, ...] = ()
     """Samples of the same prompt before it; the first of them computes it for all to share."""
     payload: object = None
-    """Whatever the engine keeps with a request; never read here."""
+    """What the engine keeps with a request; never read here."""
 
     stage: Stage = field(default=Stage.WAITING, init=False)
     """Where it stands."""

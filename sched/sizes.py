@@ -5,7 +5,7 @@ Whoever derives one of them, an engine, a simulator or a benchmark, asks here.
 
 DEFAULT_BUDGET = 256
 DEFAULT_CHUNK_SIZE = 128
-"""The RFC's; experiments/ has no measurement yet that speaks for another."""
+"""No measurement in experiments/ speaks for another yet."""
 
 
 def default_budget(max_num_seqs: int) -> int:

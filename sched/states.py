@@ -17,7 +17,7 @@ class PromptStateHandle(Protocol):
 
 
 class PromptStateOwner(Protocol):
-    """The runner's side of prompt state: at most max_num_seqs handles are out at a time, times
+    """The runner's side of prompt state: at most max_num_seqs handles are held at a time, times
     the window of the policy."""
 
     def acquire(self, request: Request) -> PromptStateHandle:

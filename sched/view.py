@@ -47,7 +47,7 @@ class View:
     num_decoding: int
     """Decode items in RECURRENT, those in flight included; 0 if RECURRENT is masked."""
     num_past_prompt: int
-    """Requests in RECURRENT or CODA, those in flight included, whatever is masked."""
+    """Requests in RECURRENT or CODA, those in flight included, and those of a masked stage."""
     num_waiting: int
     """Requests not admitted yet; 0 if PREFILL is masked, which they would enter."""
     num_active: int

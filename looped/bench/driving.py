@@ -1,6 +1,6 @@
 """Plays a workload on anything that serves requests; what was measured is in the target's events.
 
-Injections hang on the decoders' committed tokens alone. Wall time decides nothing, so a slow run
+Injections depend on the decoders' committed tokens alone. Wall time decides nothing, so a slow run
 and a fast one see the same prompts at the same points of progress.
 """
 

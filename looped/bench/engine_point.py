@@ -23,7 +23,7 @@ EXITS = ("replay", "live")
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePoint(ABC):
-    """How the engines of one point of a sweep are built, whatever is measured on them."""
+    """How the engines of one point of a sweep are built, for any measurement."""
 
     model: str
     """Model folder."""

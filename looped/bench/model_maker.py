@@ -1,7 +1,8 @@
 """Models with random weights in the shapes that are measured, as Hugging Face checkpoints.
 
-Speed hangs on shapes alone, so a benchmark needs no trained weights. They are drawn so that nothing
-degenerates: norms near 1, matrices of unit gain, and a gate that spreads exits over the loops.
+Speed depends on shapes alone, so a benchmark needs no trained weights. They are drawn so that
+nothing degenerates: norms near 1, matrices of unit gain, and a gate that spreads exits over the
+loops.
 """
 
 import json

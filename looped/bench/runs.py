@@ -52,7 +52,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRun(ABC):
-    """Events of one engine that served a known set of requests, whatever the benchmark."""
+    """Events of one engine that served a known set of requests, of any benchmark."""
 
     place: Place
     options: RunOptions

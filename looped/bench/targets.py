@@ -14,8 +14,8 @@ class EngineTarget:
 
     Args:
         engine: without prefix caching, or equal rounds would find each other's prompts.
-        live_threshold: threshold at which decoders decide their own exits, whatever their items
-            say; None goes by the items.
+        live_threshold: threshold at which decoders decide their own exits, no matter what their
+            items say; None goes by the items.
     """
 
     def __init__(self, engine: LLMEngine, *, live_threshold: float | None = None) -> None:

@@ -1,7 +1,7 @@
 """What every arm is given: resident decoders, and prompts injected as those make progress.
 
 All of it follows from numbers and a seed: an arm's requests are the same in every run, process and
-arm, whatever the policy.
+arm, under any policy.
 """
 
 from dataclasses import asdict, dataclass, field, replace

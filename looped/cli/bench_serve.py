@@ -90,7 +90,7 @@ def serve_load(
     has_plots: HasPlots = True,
     as_json: AsJson = False,
 ) -> None:
-    """Load a running server with requests that come when they come, however slow it is.
+    """Load a running server with requests that come on time, however slow it is.
 
     Any server with OpenAI's streaming /v1/completions, token-id prompts and ignore_eos will do.
     A run whose client was late, or of which no request ends well, is invalid, and the command exits

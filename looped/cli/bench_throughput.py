@@ -28,7 +28,8 @@ def throughput(
         typer.Option(min=1, help="Length of a prompt; repeat to sweep.  [256]"),
     ] = None,
     output_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that a request emits, whatever they are.")
+        int,
+        typer.Option(min=1, help="Tokens that every request emits; an end of sequence is ignored."),
     ] = 64,
     concurrency: Annotated[
         list[int] | None,

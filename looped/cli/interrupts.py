@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXIT_CODE = 128 + signal.SIGINT
 SECONDS_TO_END = 1.5
-"""After the second Ctrl-C, for a command to end by itself."""
+"""After the second Ctrl-C, for a command to end on its own."""
 
 
 class StoppableRun(Protocol):
@@ -45,7 +45,7 @@ def interruptible(start: StoppableRun) -> "Iterator[StepOutput]":
 
 @contextmanager
 def ended_by_second_interrupt() -> Iterator[None]:
-    """Ends the process soon after the second Ctrl-C, whatever the block is at.
+    """Ends the process soon after the second Ctrl-C, at any point of the block.
 
     Python acts on a signal when its main thread comes back from what it has called, and a
     compilation may take minutes. So a thread reads the signals: Python hands on their numbers at

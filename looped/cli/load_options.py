@@ -1,4 +1,4 @@
-"""Options of benchmarks that load servers, and the pictures of what comes of them."""
+"""Options of benchmarks that load servers, and the pictures of their results."""
 
 from collections.abc import Iterable
 from pathlib import Path

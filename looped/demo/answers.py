@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def decode_depths(self) -> tuple[int, ...]:
-        """Loops of every token but the first, which runs all of them whatever the exit says."""
+        """Loops of every token but the first, which runs all of them under any exit rule."""
         return tuple(self.completion.exit_depths[1:])
 
 

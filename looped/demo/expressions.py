@@ -40,7 +40,7 @@ class Step:
 
 
 def draw_step(rng: random.Random, left: int) -> Step:
-    """A step from a given number: plus or minus 2 to 9, or times 2 to 5, whatever stays small."""
+    """A step from a given number: plus or minus 2 to 9, or times 2 to 5, with a small result."""
     while True:
         sign = rng.choice("++--*")
         step = Step(left, sign, rng.randint(2, 5 if sign == "*" else 9))

@@ -69,12 +69,12 @@ class Problem:
 
     @property
     def computation(self) -> tuple[Step, ...]:
-        """The steps, whatever the order of what is added or multiplied."""
+        """The steps, in any order of what is added or multiplied."""
         return tuple(step.canonical for step in self.steps)
 
     @property
     def split(self) -> Split:
-        """The side that this computation is on, whatever the words."""
+        """The side that this computation is on, in any wording."""
         digest = hashlib.sha256("; ".join(map(str, self.computation)).encode()).digest()
         return "test" if digest[0] % TEST_SHARE == 0 else "train"
 

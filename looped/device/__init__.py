@@ -1,1 +1,7 @@
-"""What lies on the device: KV pool, hidden rows, block tables, and the one reader of results."""
+"""What lies on the device between launches, and the one place that reads from it.
+
+state          KV pool, hidden rows and sampling state, as one pytree that steps donate
+block_tables   the scheduler's tables as one array
+prompt_pool    places of prompt items between two depths
+reader         the only readback
+"""

@@ -1,7 +1,8 @@
 """Who listens to an engine's launches: nobody, or a recorder with a clock.
 
 The engine itself reads no clock. It tells its observer when each part of a step is over, and is
-told the time; the default observer is deaf, so an engine without a log pays little more than that.
+told the time; the default observer ignores everything, so an engine without a log pays little
+more than that.
 """
 
 import time

@@ -102,7 +102,7 @@ class EngineConfig(SchedulerOptions, PolicyChoice):
     lookahead_seed: int = 0
     """Seed of the frozen random head of exit mode `random_lookahead`."""
     attention_backend: str = "auto"
-    """Attention kernels: xla, pallas, pallas_fused, triton or triton_fused; auto is xla on a CPU
+    """Attention kernels: xla, pallas, triton or triton_fused; auto is xla on a CPU
     and in deterministic mode, else triton (not measured yet)."""
     layers: str | None = None
     """Form of the layers in a compiled step: `unrolled` (code and arrays of every layer) or

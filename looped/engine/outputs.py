@@ -54,7 +54,7 @@ class LoopScores:
     logprobs: tuple[float, ...]
     """Raw log-probability of each token, float32."""
     best_token_ids: tuple[int, ...]
-    """The most likely token in the place of each."""
+    """The most likely token at each position."""
     top_logprobs: tuple[TopLogprobs, ...]
     """(token id, raw log-probability) of the most likely tokens in the place of each, as many as
     `prompt_logprobs` asks for."""
@@ -102,7 +102,7 @@ class Completion:
     text: str | None = None
     """Decoded tokens without special ones, up to the stop string; None without a tokenizer."""
     tokens: tuple[str, ...] | None = None
-    """Text of each emitted token by itself, special ones by name; None without a tokenizer."""
+    """Text of each emitted token on its own, special ones by name; None without a tokenizer."""
 
     @classmethod
     def from_request(cls, request: Request) -> "Completion":

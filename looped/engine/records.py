@@ -53,7 +53,7 @@ class LaunchRecord:
     """Requests that brought token counts and logit bias with it, each in an upload of its own."""
     runs_gate: bool
     records_gates: bool
-    """Whether the gate ran and was read for the record of it alone, whatever rows decide."""
+    """Whether the gate ran and was read for its record alone, and for no row's decision."""
     num_readbacks: int
     """1 if the host reads the launch, else 0."""
     items: tuple[ItemRecord, ...]

@@ -49,7 +49,7 @@ def plan_scheduler(config: EngineConfig, shape: StateShape) -> SchedulerConfig:
 
 
 def log_derived(config: SchedulerConfig) -> None:
-    """Says what was left out and has come out otherwise than a user may expect."""
+    """Says which sizes were left out and derived, where a user may expect others."""
     if config.chunk_warning is not None:
         logger.warning("%s", config.chunk_warning)
     elif config.is_chunk_derived:

@@ -1,7 +1,7 @@
 """Loops that decode tokens took: how many each, on average, and what was saved.
 
 The first token of an answer is no decode token: it comes out of the prompt, which runs every loop,
-whatever the exit says.
+under any exit rule.
 """
 
 from collections import Counter

@@ -39,7 +39,7 @@ class Capacity(Generic[T]):
     failed_rate: float | None
     """The smallest rate above it that was not; None if none was tried."""
     trials: list[tuple[float, T]]
-    """Every rate that was tried and what came of it, in order."""
+    """Every rate that was tried and its result, in order."""
 
     @property
     def bounds(self) -> list[T]:

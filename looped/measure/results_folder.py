@@ -3,7 +3,7 @@
 It must not exist. `benchmark.json` is written first, and says what is measured on what; then every
 run's log, when the run is over. `result.json` and `result.md` follow as soon as they can say
 something, and are replaced as more is measured; until the last time their `is_complete` is false.
-So what was measured is kept, whatever ends a benchmark early, and what is unfinished does not look
+So what was measured is kept however a benchmark ends early, and what is unfinished does not look
 finished: there is no `result.json`, or it says so.
 """
 

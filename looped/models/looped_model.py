@@ -21,7 +21,7 @@ class Attend(Protocol):
     Args:
         layer: which layer asks, 0..L-1; traced where layers are stacked.
         query, key, value: this pass's rows after rotary positions, [T H D], [T K D], [T K D].
-        cache: whatever the caller keeps keys and values in; a pytree.
+        cache: what the caller keeps keys and values in; a pytree.
 
     Returns:
         The attention output [T H D] and the cache with these rows' keys and values written.

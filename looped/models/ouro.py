@@ -1,4 +1,6 @@
-"""Ouro: a decoder whose L layers run P times per token (ByteDance, arXiv 2510.25741).
+"""Ouro: a decoder whose L layers run P times per token (ByteDance).
+
+"Scaling Latent Reasoning via Looped Language Models", https://arxiv.org/abs/2510.25741.
 
 Rows are single tokens in any order and at any loop; a prompt is simply many rows. Weights lie as
 [out, in], the layout of the checkpoint, because XLA:CPU multiplies by it 9 to 25 times faster in

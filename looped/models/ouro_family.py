@@ -1,4 +1,4 @@
-"""Ouro (ByteDance, arXiv 2510.25741) as a family: configuration, tensors, names; no JAX."""
+"""Ouro (https://arxiv.org/abs/2510.25741) as a family: configuration, tensors, names; no JAX."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -26,7 +26,7 @@ def use_compilation_cache() -> None:
             jax.config.update("jax_compilation_cache_dir", str(folder))
             # Steps of small models compile in less than the default threshold of a second.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        elif "://" not in given:  # else a bucket, which JAX reaches by itself
+        elif "://" not in given:  # else a bucket, which JAX reaches on its own
             _check_writable(Path(given))
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         logger.warning(

@@ -25,7 +25,7 @@ def raise_file_limit() -> None:
 
 
 def lacks_files(error: BaseException) -> bool:
-    """Whether an error comes of too many open files, here or on this machine."""
+    """Whether an error is due to too many open files, here or on this machine."""
     return any(
         isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
         for cause in _causes(error)

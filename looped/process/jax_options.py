@@ -1,4 +1,4 @@
-"""JAX's options as the engine needs them, whatever the program around it has set.
+"""JAX's options as the engine needs them, in place of those that the program around it has set.
 
 With 64-bit types on, strict promotion or another precision of products, the same request would get
 other tokens, or none. All that computes therefore runs with these options as JAX has them by

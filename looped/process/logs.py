@@ -1,4 +1,4 @@
-"""Where talk goes: `looped`'s loggers on stderr, one letter for the level."""
+"""Logging: `looped`'s messages go to stderr, with one letter for the level."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Program `coda`: the LM head and what follows of it, for one row a request.
+"""Program `coda`: the LM head and what follows from it, for one row a request.
 
 Logits are edited, a token is drawn, and the planes that it skipped are filled. It reads hidden rows
 that passes have left in device state, so it can be called right behind one.

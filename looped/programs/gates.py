@@ -1,4 +1,4 @@
-"""What decode rows ask of the gates after a pass, and the signals that come of it."""
+"""What decode rows ask of the gates after a pass, and the signals that result."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ GATE_RANDOM_LOOKAHEAD = 2
 GATE_LOOKAHEAD = 3
 """The trained look-ahead head of the row's loop; no memory either."""
 GATE_RECORDED = 4
-"""The model's gate by itself, for a record of it; the row's survival product stays as it is."""
+"""The model's gate alone, for a record of it; the row's survival product stays as it is."""
 
 GATES = {
     ExitMode.OURO: GATE_OURO,

@@ -24,7 +24,7 @@ class LookaheadHeads:
     random: Float[Array, " E"]
     """N(0, 1/E), never trained."""
     weight: Float[Array, "heads E"]
-    """Row r - 1 serves after loop r; at least one row, so that shapes do not hang on P."""
+    """Row r - 1 serves after loop r; at least one row, so that shapes do not depend on P."""
     bias: Float[Array, " heads"]
 
     @classmethod

@@ -58,7 +58,7 @@ def pack_score(packing: Packing, batch: Batch, arrays: ScoreArrays, call_index: 
 def score(
     shape: StateShape, parameters: Parameters, state: DeviceState, arrays: ScoreArrays
 ) -> tuple[DeviceState, Int[Array, "outputs C"]]:
-    """LM head at the rows of one prompt item, after whatever depth it has reached.
+    """LM head at the rows of one prompt item, after the depth that it has reached.
 
     Returns:
         The state as it was, and one array for the host's one read, as `HeadOutput` cuts it up.

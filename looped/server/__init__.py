@@ -1,13 +1,11 @@
 """The OpenAI-compatible server: HTTP in, requests of one engine, HTTP out.
 
+    api/                          what requests and answers hold, and the routes
     config                        options of `looped serve`
     engine_thread                 the only place that touches the engine
     service, generation           the event loop's side: who waits for what, limits, draining
-    schema, sampling              what a request may say, and what it means to the engine
-    fields, foreign_fields        types of fields; those that only other servers serve
-    completions, chat, logprobs   the two ways to answer
     text_work                     the threads that tokenise
-    tokens, info, metrics         /tokenize and /detokenize; models, health, status; Prometheus
+    metrics, recent_launches      Prometheus; the status page
     errors, middleware, streams   the protocol's forms: errors, keys, limits, events
     app, listening, run           all of it together; its sockets; a process that stops as it should
 

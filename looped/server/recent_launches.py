@@ -20,7 +20,7 @@ class RecentLaunches:
         self._num_tokens = 0
 
     def add(self, record: LaunchRecord | None, *, num_tokens: int, now: float) -> None:
-        """One step: its launch, if it had one, and the tokens that came of it."""
+        """One step: its launch, if it had one, and the tokens that it brought."""
         if record is not None:
             self._launches.append((self._num_added, now, record))
             self._num_added += 1

@@ -1,4 +1,4 @@
-"""Scheduler configurations as results tell them, and what a log's engine had otherwise."""
+"""Scheduler configurations as results show them, and how a log's engine differed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""How much of a run rests on launches that a cost table was fitted to, and how much lies beside."""
+"""How much of a run rests on launches that a cost table was fitted to, and how much on others."""
 
 from looped.record.timeline import Timeline
 from looped.sched import CostModel

@@ -98,7 +98,7 @@ def warn_of_log(
     *,
     is_deterministic: bool,
 ) -> None:
-    """Says what a log's engine had otherwise than what is simulated on its requests.
+    """Says how a log's engine differs from what is simulated on its requests.
 
     Args:
         plan: of the log, or another one, of which there is nothing to say.

@@ -1,4 +1,4 @@
-"""Simulated launches as events of a launch log, so that whatever reads an engine's log reads them.
+"""Simulated launches as events of a launch log, so that every reader of an engine's log reads them.
 
 The recorder is the engine's own; its clock is set to each simulated moment before it is told.
 """

@@ -63,7 +63,7 @@ def replay(events: Iterable[LogEvent], *, policy: Policy | None = None) -> list[
 
     Args:
         events: of a whole log, from its start.
-        policy: stands for that of the log, by whatever name; for one that is not installed.
+        policy: stands for that of the log, under any name; for one that is not installed.
 
     Raises:
         LoopedError: the log begins in the middle, this installation lacks its policy or options, or

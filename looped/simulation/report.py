@@ -1,4 +1,4 @@
-"""Summaries as pages: what was simulated, on which costs, and what came of it."""
+"""Summaries as pages: what was simulated, on which costs, and with what result."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,7 +180,7 @@ def _buckets(fitted: Fit) -> Iterator[str]:
 
 
 def fit_page(fitted: Fit, out: Path) -> str:
-    """How good a fit is, and what came of it."""
+    """How good a fit is, and the table that it gave."""
     costs = fitted.costs
     lines = [
         f"{out}: fitted to {fitted.num_fitted} samples; {fitted.num_held_out} held out, "

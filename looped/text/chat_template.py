@@ -17,7 +17,7 @@ from looped.model_files import read_json, read_text
 
 logger = logging.getLogger(__name__)
 
-# What a template can raise by itself: it computes with the messages, and with None, if one is.
+# What a template can raise on its own: it computes with the messages, and with None, if one is.
 TEMPLATE_FAILURES = (
     TemplateError,
     TypeError,
@@ -97,7 +97,7 @@ class BrokenTemplate:
         self._reason = reason
 
     def render(self, messages: Sequence[dict[str, Any]]) -> NoReturn:
-        """LoopedError, whatever the messages."""
+        """LoopedError, for any messages."""
         raise LoopedError(self._reason)
 
 

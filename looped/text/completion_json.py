@@ -33,7 +33,7 @@ def completion_to_json(completion: Completion, tokenizer: Tokenizer | None) -> d
 
 
 def token_texts(token_ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str] | None:
-    """Text of each token by itself; None without a tokenizer."""
+    """Text of each token on its own; None without a tokenizer."""
     return None if tokenizer is None else [tokenizer.token_text(token) for token in token_ids]
 
 

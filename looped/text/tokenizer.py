@@ -79,7 +79,7 @@ class Tokenizer:
         settings = read_optional_json(folder / SETTINGS_FILE)
         special_tokens = SpecialTokens.from_folder(folder, settings)
         special_tokens.add_to(fast)
-        # Then a text is a text, whatever token it spells.
+        # Then a text is a text, even if it spells a token.
         fast.encode_special_tokens = bool(settings.get("split_special_tokens"))
         return cls(
             fast,
@@ -192,7 +192,7 @@ class Tokenizer:
         return spelled_bytes(spelled) if self._is_byte_level else None
 
     def token_text(self, token_id: int) -> str:
-        """Text of one token by itself: a special token's name, U+FFFD for a part of a character.
+        """Text of one token on its own: a special token's name, U+FFFD for a part of a character.
 
         An id that only the model knows, as padded vocabularies have, is an empty text.
         """

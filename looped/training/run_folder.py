@@ -55,7 +55,7 @@ class RunFolder:
     def start(cls, path: Path, options: Mapping[str, Any], *, resume: bool) -> Self:
         """Makes a new run's folder, or opens one that was begun with the same options.
 
-        A run that has no checkpoint yet is begun anew, with whatever options.
+        A run that has no checkpoint yet is begun anew, with any options.
 
         Raises:
             UsageError: the folder exists and is not to be resumed, or holds another run.

@@ -1,4 +1,4 @@
-"""Decode rows of the Pallas backend: split-KV flash decoding (Dao et al., 2023).
+"""Decode rows of the Pallas backend: split-KV flash decoding.
 
 One program per (row, kv head, split) attends with the kv head's query heads over one part of the
 row's keys and writes a partial softmax; `combine` joins the parts. The number of splits is fixed

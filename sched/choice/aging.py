@@ -1,4 +1,4 @@
-"""Nobody waits for ever, whatever a policy prefers: what has been passed over too often goes first.
+"""Nobody waits for ever, under any policy: what has been passed over too often goes first.
 
 A launch *passes over* every ready item that it leaves although it could have been in it: a coda
 launch coda items, a launch of decode rows alone decode items, one of prompt rows alone prompt
@@ -47,7 +47,7 @@ class Aging:
         """Counts before which nothing can be overdue, so that nobody has to look."""
 
     def admitted(self, request: Request) -> None:
-        """Begin to count for a request whose first prompt item is about to be made."""
+        """Begin to count for a request whose first prompt item is made next."""
         request.launches_seen = self._num_prompt
 
     def landed(self, batch: Batch) -> None:

@@ -24,7 +24,7 @@ def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
     taken = set(map(id, items))
     is_coda = taken <= offered_codas
     if len(taken) < len(items) or not (is_coda or taken <= offered_passes):
-        raise _fault(policy_name, "distinct items of the view, coda rows by themselves")
+        raise _fault(policy_name, "distinct items of the view, coda rows alone")
     if is_coda and selection.num_passes == 1:
         batch = coda_batch(items)
     else:

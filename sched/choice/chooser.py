@@ -68,7 +68,7 @@ class Chooser:
         return None
 
     def insist(self, offer: Offer, now: float) -> Batch:
-        """Return a launch although the policy wants none: nothing is out, so nothing would change.
+        """Return a launch although the policy wants none: without one in flight nothing changes.
 
         A policy that has admitted nobody while nobody is active is asked again after admission.
 

@@ -12,7 +12,7 @@ from ..view import View
 def item_size(policy: Policy, view: View, request: Request) -> int:
     """Return the tokens that the next prompt item of `request` may have.
 
-    What the policy answers is bent into 1..prefill_chunk_size.
+    What the policy answers is clamped to 1..prefill_chunk_size.
 
     Raises:
         InterfaceError: it answers with something that is no whole number.

@@ -9,7 +9,7 @@ from ..view import View
 def item_window(policy: Policy, view: View, request: Request) -> int:
     """Return the prompt items that `request` may have under way at once.
 
-    What the policy answers is bent into 1..max_window.
+    What the policy answers is clamped to 1..max_window.
 
     Raises:
         InterfaceError: it answers with something that is no whole number.

@@ -1,6 +1,6 @@
 """The work that could run now: what every active request that is not in flight can have launched.
 
-Items whose rows await a score are not for the policy: the Scheduler launches those by itself.
+Items whose rows await a score are not for the policy: the Scheduler launches those without asking.
 
 Active requests are kept in admission order and looked at in that order, so an item that has just
 run a depth stands in its original place again, and prompts never take turns.

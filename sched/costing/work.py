@@ -1,4 +1,4 @@
-"""What a launch has to do, as far as its cost hangs on it: rows, passes and keys.
+"""What a launch has to do, as far as its cost depends on it: rows, passes and keys.
 
 A policy that weighs launches and a simulator that times them describe a launch by the same
 numbers, and ask the same `LaunchCosts` for its seconds.

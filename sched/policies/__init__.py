@@ -16,7 +16,7 @@ nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names 
         1 runs several depths of prompt items that share one, and is for policies that say so
         (`runs_all_depths`, or `uses_prompt_shortcut` where `view.shortcut_pays`).
     item_size(view, request) -> tokens                 optional; else prefill_chunk_size
-        Asked once, when a prompt item is made, before choose or take sees it. Bent into
+        Asked once, when a prompt item is made, before choose or take sees it. Clamped to
         1..prefill_chunk_size, and kept until the item has run every depth.
     window(view, request) -> items                     optional; else 1
         Most prompt items of the request under way at once.
@@ -26,7 +26,7 @@ pending, when it came (`arrival_time`) and when its newest token did (`newest_to
 unit of `view.now`.
 
 An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
-have taken it goes first, whatever the policy says (`sched/choice/aging.py`). How often it takes
+have taken it goes first, under any policy (`sched/choice/aging.py`). How often it takes
 launches of each kind, and when it admits, is its own affair.
 
 `POLICIES` and `FACTORIES` are the shipped ones, one file each; a package adds others by an entry

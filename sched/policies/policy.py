@@ -36,7 +36,7 @@ class Policy:
     uses_prompt_shortcut: bool = False
     """Whether prompt_shortcut means anything to it."""
     runs_all_depths: bool = False
-    """Whether its prompt launches run every depth, whatever else there is to do."""
+    """Whether its prompt launches run every depth, even if there is other work."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -2,7 +2,7 @@
 
 A package brings one by an entry point of the group `looped.policies`, whose object is a `Policy` or
 a factory: a function that returns one from keyword options. It gets them as the strings that a user
-typed, whatever their annotations say: it converts and checks them, and raises ConfigError for what
+typed, and annotations change nothing: it converts and checks them, and raises ConfigError for what
 will not do. In the package's pyproject.toml:
 
     [project.entry-points."looped.policies"]

@@ -27,7 +27,7 @@ def take(view: View, stage: Stage) -> Selection:
 
 
 def as_many_as_planned(view: View, request: Request) -> int:
-    """The whole of max_window, which every answer is bent into."""
+    """The whole of max_window, which every answer is clamped to."""
     return ONE_A_DEPTH
 
 

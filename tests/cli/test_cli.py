@@ -1,4 +1,4 @@
-"""`looped` as a user types it: results on stdout, talk on stderr, mistakes in one line."""
+"""`looped` as a user types it: results on stdout, logs on stderr, mistakes in one line."""
 
 import io
 import json
@@ -179,14 +179,19 @@ def test_the_jitted_example_prints_what_generate_prints(tiny_folder):
     assert done.stdout == expected.stdout
 
 
+def commands_of(page):
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_the_readme_begins_with_two_commands():
+    assert commands_of("README.md")[:2] == ["make demo", "make test"]
+
+
 @pytest.mark.long
-def test_the_readmes_commands_run(tmp_path):
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines()]
-    ran = [command for command in commands if command.startswith("looped ")]
-    assert "make demo" in commands[:2]
-    assert "make test" in commands[:2]
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md", "docs/policies.md"])
+def test_the_pages_commands_run(tmp_path, page):
+    ran = [command for command in commands_of(page) if command.startswith("looped ")]
     assert ran
     for command in ran:
         looped_path = Path(sys.executable).parent
@@ -199,11 +204,11 @@ def test_the_readmes_commands_run(tmp_path):
 
 
 @pytest.mark.long
-def test_the_readmes_python_runs(tiny_folder, capsys):
+def test_the_readmes_python_runs(capsys):
     text = (ROOT / "README.md").read_text()
     (sample,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(sample, {"folder": tiny_folder})
-    assert capsys.readouterr().out.strip()
+    exec(sample, {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 @pytest.mark.long
@@ -274,7 +279,7 @@ def test_many_slots_leave_a_long_prompt_its_chunks(tiny_folder):
     assert sum(counts.values()) <= 8
 
 
-def test_the_rfcs_flag_is_the_choice_of_policy(tiny_folder):
+def test_mixed_prefill_decode_is_another_name_for_the_policy(tiny_folder):
     options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4, *SMALL_FLAGS)
     on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")
     off = looped(*options, "--no-mixed-prefill-decode")

@@ -150,8 +150,13 @@ def test_the_figures_of_the_pages_are_those_of_the_card(trained):
     depths = re.findall(r"^\| [1-4] \| \d+ of 1000 \| ([\d.]+) %", card, flags=re.MULTILINE)
     row = rf"\| threshold {THRESHOLDS[0]:g} \| ([\d.]+) % \| ([\d.]+) \| ([\d.]+) %"
     accuracy, loops, _ = re.findall(row, card)[0]
-    readme, training = ((ROOT / page).read_text() for page in ("README.md", "docs/training.md"))
-    for name, share in zip(("one loop", "two", "three", "four, every loop"), depths, strict=True):
-        assert f"| {'loaded with' if name == 'one loop' else 'with'} {name} | {share} % |" in readme
-    assert f"{THRESHOLDS[0]:g} --min-loops {MIN_LOOPS}` | {accuracy} % | {loops} |" in readme
+    readme, evaluation, training = (
+        (ROOT / page).read_text()
+        for page in ("README.md", "docs/evaluation.md", "docs/training.md")
+    )
+    rows = ("loaded with one loop", "with two", "with three", "with four, every loop")
+    for row, share in zip(rows, depths, strict=True):
+        assert f"| {row} | {share} % |" in evaluation
+    assert f"{THRESHOLDS[0]:g} --min-loops {MIN_LOOPS}` | {accuracy} % | {loops} |" in evaluation
+    assert f"{accuracy} % correctly at {loops} loops a token, against {depths[-1]} %" in readme
     assert "{}, {}, {} and\n{} % right".format(*depths) in training

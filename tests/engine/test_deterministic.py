@@ -1,4 +1,4 @@
-"""--deterministic: the same bits alone or in a crowd, whatever the schedule."""
+"""--deterministic: the same bits alone or in a crowd, under any schedule."""
 
 import random
 from dataclasses import replace

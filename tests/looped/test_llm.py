@@ -1,4 +1,4 @@
-"""`LLM`: prompts in, completions out, in order, whatever finishes first."""
+"""`LLM`: prompts in, completions out, in the order of the prompts."""
 
 import gc
 import logging

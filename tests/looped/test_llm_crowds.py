@@ -117,7 +117,7 @@ def check_text(tokenizer, done, params):
 
 @pytest.fixture(scope="module")
 def crowd(request):
-    """The requests, and what each of them gets by itself."""
+    """The requests, and what each of them gets alone."""
     rng = random.Random(11)
     llm = make_llm(request.getfixturevalue("tiny_folder"))
     prompts = random_prompts(rng)

@@ -152,7 +152,7 @@ def test_under_mixed_no_launch_with_overdue_prompts_lacks_a_ready_decode_row(
     max_decode_rows: int,
     seed: int,
 ) -> None:
-    """Whatever the budget: with room for several chunks, or just for the one of the guard."""
+    """At any budget: with room for several chunks, or just for the one of the guard."""
     num_decode_rows = min(max_decode_rows, num_seqs)
     driver = rig(
         MIXED,

@@ -180,7 +180,7 @@ def drive(
 
 @pytest.mark.parametrize("name", [*ORDERS, "mixed"])
 def test_by_default_every_ready_decode_row_is_in_every_launch_that_takes_some(name: str) -> None:
-    """So orders cannot differ on decode rows, whatever they prefer."""
+    """So orders cannot differ on decode rows."""
     ready: list[ScheduledItem] = []
 
     def noted(view: View, stage: Stage) -> Selection:

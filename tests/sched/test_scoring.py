@@ -91,7 +91,7 @@ def test_nothing_need_be_generated(policy: str, length: int) -> None:
 
 
 def test_rows_that_await_a_score_go_first_and_the_oldest_of_them() -> None:
-    """Whatever the policy would rather do, and however large a coda batch has to be."""
+    """Under any policy, and however large a coda batch has to be."""
     scheduler, driver = rig(policy="mixed", max_num_batched_tokens=32, min_coda_batch_size=4)
     decoder = request_of("decoder", prompt=(7,), max_tokens=4)
     scheduler.add(decoder)

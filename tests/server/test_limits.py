@@ -126,7 +126,7 @@ def opened_stream(live, body, **options):
 
 @pytest.fixture
 def slowed(live, monkeypatch):
-    """The shared server, so slow that nothing long is over by itself while a test looks on."""
+    """The shared server, so slow that nothing long is over on its own while a test looks on."""
     step = live.llm.engine.step
     monkeypatch.setattr(live.llm.engine, "step", lambda: (time.sleep(0.02), step())[1])
     return live

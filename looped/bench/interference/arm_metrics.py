@@ -124,8 +124,8 @@ def host_wait_per_coda(run: EngineRun, baseline: EngineRun) -> float | None:
 
 
 def host_wait_per_pass(run: EngineRun, baseline: EngineRun) -> float | None:
-    """The same for passes over the layers that are read, because an exit hangs on them; none where
-    exits are replayed."""
+    """The same for passes over the layers that are read, because an exit depends on them; none
+    where exits are replayed."""
     return _wait_of(run, draws_tokens=False)
 
 

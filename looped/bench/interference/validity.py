@@ -28,7 +28,7 @@ MIN_PROCESSES = 2
 
 
 def check_runs(runs: Sequence[Run]) -> list[Violation]:
-    """Every broken rule of a benchmark: of each run by itself, then of all together."""
+    """Every broken rule of a benchmark: of each run alone, then of all together."""
     found = [violation for run in runs for violation in check_run(run)]
     for rule in SET_RULES:
         found += [Violation(rule.__name__, where, message) for where, message in rule(runs)]

@@ -99,7 +99,7 @@ class Replay:
             )
 
     def options_of(self, arm: str) -> list[str]:
-        """Options of the arm's `looped serve`. It takes on whatever comes."""
+        """Options of the arm's `looped serve`. It accepts any number of requests."""
         server = {
             "--max-concurrent-requests": len(self.arrivals) + 1,
             "--request-timeout": self.timeout,
@@ -204,7 +204,7 @@ def judge_arms(played: dict[str, tuple[LoadRun, int]], judgement: Judgement) -> 
 
 
 def _broken(arm: str, run: LoadRun, exit_code: int) -> Iterator[tuple[str, str]]:
-    """Rules that an arm has to keep by itself, and what is wrong."""
+    """Rules that an arm has to keep on its own, and what is wrong."""
     failed = [served for served in run.requests if served.failure is not None]
     if failed:
         first = failed[0]

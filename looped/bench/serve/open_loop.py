@@ -94,7 +94,7 @@ def run_load(
         folder: to make, for the results and every request's times; None keeps none.
 
     Returns:
-        What was done, for the record, and what came of it.
+        What was done, for the record, and its results.
 
     Raises:
         LoopedError: the server does not answer as it should, or has no such prompts.

@@ -1,4 +1,4 @@
-"""One request as its client saw it, and what follows from that by itself."""
+"""One request as its client saw it, and what follows from that alone."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum

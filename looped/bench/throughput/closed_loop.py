@@ -1,7 +1,7 @@
 """A closed loop: so many requests are under way at any time, and the next comes when one ends.
 
 Like a workload of prompts that interfere, it follows from numbers and a seed, and it is played by
-progress alone: whatever the speed, the same requests come in the same order.
+progress alone: at any speed, the same requests come in the same order.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -48,7 +48,7 @@ class ClosedLoop:
 
     @property
     def items(self) -> list[WorkItem]:
-        """All requests, in the order in which they come; prompts do not hang on the threshold."""
+        """All requests, in the order in which they come; prompts do not depend on the threshold."""
         return [
             WorkItem(
                 request_id=(request_id := f"{REQUEST}-{index}"),

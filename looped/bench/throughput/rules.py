@@ -14,7 +14,7 @@ MIN_ROUNDS = 5
 def check_throughput_runs(
     runs: Sequence[ThroughputRun], thresholds: Sequence[float]
 ) -> list[Violation]:
-    """Every broken rule of one point: of each run by itself, then of all together."""
+    """Every broken rule of one point: of each run alone, then of all together."""
     found = [violation for run in runs for violation in check_throughput_run(run)]
     for threshold in thresholds:
         equals = [run for run in runs if run.threshold == threshold]

@@ -129,7 +129,7 @@ class Backend:
             self.check_ids(prompt, field)
 
     def check_texts(self, texts: Sequence[str], field: str, *, num_tokens: int) -> None:
-        """ApiError for a text that is too long whatever its tokens are: none is encoded in vain.
+        """ApiError for a text that is too long for any tokenisation: none is encoded in vain.
 
         Args:
             texts: what is to be encoded.

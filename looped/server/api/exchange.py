@@ -76,7 +76,7 @@ class Exchange(ABC):
         """A chunk of a stream; `common` may have usage in it."""
 
     async def respond(self, request: Request) -> Response:
-        """The answer; whatever happens, the engine is left without the request.
+        """The answer; in any case the engine is left without the request.
 
         Raises:
             ApiError: the request is refused, or has failed before an answer began.

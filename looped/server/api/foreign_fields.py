@@ -29,7 +29,7 @@ class ForeignField:
     Args:
         off: values that change nothing, besides null.
         instead: what a client may give here in its place; empty for nothing.
-        is_idle: whether the rest of a body leaves the field without effect, whatever its value.
+        is_idle: whether the rest of a body leaves the field without effect, at any value.
     """
 
     off: tuple[Any, ...] = ()
@@ -200,7 +200,7 @@ WITHOUT_EFFECT = frozenset(
         "use_audio_in_video",
     }
 )
-"""Those that change nothing here, whatever they say."""
+"""Those that change nothing here, at any value."""
 
 
 class FieldCheck:

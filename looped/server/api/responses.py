@@ -167,7 +167,7 @@ class ModelList(Answer):
 class TokenizeResponse(Answer):
     tokens: list[int]
     token_strs: list[str]
-    """Text of each token by itself."""
+    """Text of each token on its own."""
     count: int
     max_model_len: int
 

@@ -102,7 +102,8 @@ class GenerationFields(Body):
     """Samples of each prompt, which is computed once for all of them. At temperature 0 they are
     equal, and computed once, too."""
     seed: int | None = None
-    """Seed of the draws: the same request draws the same tokens; -1 draws a fresh one."""
+    """Seed of the draws: the same request draws the same tokens (in bfloat16, beside others, only
+    with --deterministic); -1 draws a fresh one."""
     stop: StopTexts | None = None
     """Texts before which the output ends; empty ones count for nothing. Not used where only a
     prompt is scored."""
@@ -147,7 +148,7 @@ class GenerationFields(Body):
     safety_identifier: str | None = None
     """Not used: describes the caller."""
     prompt_cache_key: str | None = None
-    """Not used: equal prefixes are found by themselves."""
+    """Not used: equal prefixes are found without it."""
     prompt_cache_retention: str | None = None
     """Not used."""
     store: bool | None = None

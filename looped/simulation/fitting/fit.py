@@ -7,15 +7,15 @@ it did. Its end is the latest of
     call k + seconds of launch k + ... + seconds of the last launch
 
 over its launches k: where the host was the slower one, the device ran dry before a call. Which k it
-is hangs on the seconds that are looked for, so rounds of finding k and of fitting alternate.
+is depends on the seconds that are looked for, so rounds of finding k and of fitting alternate.
 
 Errors are relative: weights are 1 / measurement in a first round, and 1 / prediction in the
 others, which favours no short ones. They count by their absolute value, not by their square, since
 device times have long tails; after each round samples whose ratio to the prediction lies far out
 are dropped as well (stalls of the machine). That meets the usual launch; all coefficients are then
 scaled so that the fitted samples add up to about what was measured, for a run to last as long. Of
-every five samples one is held out; what is told of the fit is told of those. Host times are means
-(least squares).
+every five samples one is held out; R2 and errors of the fit are those of that fifth. Host times
+are means (least squares).
 
 From the intercepts follow the numbers that carry to buckets without one: the floor is the smallest
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that

@@ -1,6 +1,6 @@
 """How many loops simulated tokens run: made-up families with known statistics, or recorded depths.
 
-A family fixes the distribution of a token's depth and how depths hang together. Behind every token
+A family fixes the distribution of a token's depth and how depths are correlated. Behind every token
 stands a standard normal value u = sqrt(h) r + sqrt(1 - h) z: r is drawn once a request, z follows
 z' = a z + sqrt(1 - a^2) e from token to token. The depth is the quantile of u in the family's
 distribution, so its mean is exact in expectation; h is the share of variance that lies between

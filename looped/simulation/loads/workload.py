@@ -35,7 +35,7 @@ LEAST_RATE, MOST_RATE = 1e-6, 1e9
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """One request, whatever its tokens are."""
+    """One request, without its tokens."""
 
     prompt_tokens: int
     output_tokens: int

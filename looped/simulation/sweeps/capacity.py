@@ -101,7 +101,7 @@ def full_house_rate(grid: Grid, point: Point) -> float:
 
     Args:
         grid: workload, costs and seeds; a rate of the plan's own is left out.
-        point: the policy and its options, whatever its load.
+        point: the policy and its options; its load is left aside.
     """
     grid = replace(grid, plan=replace(grid.plan, rate=None, burstiness=None))
     num_seqs = point.options.get("max_num_seqs", SchedulerConfig.max_num_seqs)

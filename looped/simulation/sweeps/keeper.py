@@ -1,4 +1,4 @@
-"""Results that are written while they grow, so that whatever ends a command early loses little."""
+"""Results that are written while they grow, so that a command that ends early loses little."""
 
 import time
 from collections.abc import Callable, Mapping

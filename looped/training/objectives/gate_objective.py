@@ -1,6 +1,7 @@
 """Second stage: the gate learns when another loop still lowers the loss.
 
-After the second stage of arXiv 2510.25741, and it differs from the paper, which compares adjacent
+After the second stage of "Scaling Latent Reasoning via Looped Language Models"
+(https://arxiv.org/abs/2510.25741), and it differs from the paper, which compares adjacent
 loops: here the best of all later loops counts, so that a token which needs two more waits for them.
 
 With L_t a token's loss after loop t and g_t = max(0, L_t - min_{s > t} L_s) what later loops still

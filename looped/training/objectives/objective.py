@@ -1,4 +1,6 @@
-"""First stage: the expected loss over exit depths, with an entropy term (arXiv 2510.25741).
+"""First stage: the expected loss over exit depths, with an entropy term.
+
+As in "Scaling Latent Reasoning via Looped Language Models" (https://arxiv.org/abs/2510.25741).
 
 With hazards lambda_t = sigmoid(gate after loop t), a token leaves after loop t with probability
 p_t = lambda_t * prod_{j<t} (1 - lambda_j), and after loop P with all that is left. The loss is
