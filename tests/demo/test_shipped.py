@@ -72,7 +72,7 @@ def test_a_server_calls_it_by_a_name_of_its_own(installed, monkeypatch, argument
     monkeypatch.setattr("looped.llm.LLM", lambda model, **options: model)
     monkeypatch.setattr("looped.server.run.serve", lambda *given: served.append(given) or False)
     looped("serve", *arguments)
-    ((model, config),) = served
+    ((model, config, _),) = served
     assert (model, config.served_model_name) == (str(installed), name)
 
 
