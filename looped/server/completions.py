@@ -19,6 +19,7 @@ from .responses import (
     CompletionResponse,
     Usage,
 )
+from .sampling import ALL_ROOM
 from .schema import CompletionRequest
 
 
@@ -58,7 +59,9 @@ class CompletionExchange(Exchange):
         self._has_logprobs = body.logprobs is not None
         self._is_echo = bool(body.echo)
         fewest = 0 if self._is_echo else 1
-        if body.max_tokens is not None and body.max_tokens < fewest:
+        if body.max_tokens == ALL_ROOM:
+            self.default_max_tokens = None
+        elif body.max_tokens is not None and body.max_tokens < fewest:
             raise ApiError(
                 400,
                 f"max_tokens must be at least 1, or 0 with echo; got {body.max_tokens}",

@@ -15,7 +15,9 @@ OPTIONS = frozenset(field.name for field in fields(SamplingParams)) & frozenset(
     GenerationFields.model_fields
 )
 """Fields that mean the same to the engine, under the same name."""
-OFF: dict[str, tuple[Any, ...]] = {"top_k": (-1, 0), "seed": (-1,)}
+ALL_ROOM = -1
+"""A `max_tokens` that other servers, and clients written for them, have for no limit."""
+OFF: dict[str, tuple[Any, ...]] = {"top_k": (-1, 0), "seed": (-1,), "max_tokens": (ALL_ROOM,)}
 """Values that other servers take for leaving an option out: no limit, a fresh seed."""
 UNUSED_FOR_SCORES = ("logprobs", "stop", "include_stop_str_in_output")
 """Options that are checked and then left out where only a prompt is scored."""

@@ -89,7 +89,7 @@ class GenerationFields(Body):
     """Options that completions and chat completions share."""
 
     max_tokens: int | None = None
-    """Tokens to emit at most."""
+    """Tokens to emit at most; -1 for as many as have room."""
     temperature: float | None = None
     """0 is greedy; by default 1."""
     top_p: float | None = None

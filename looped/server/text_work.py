@@ -19,8 +19,8 @@ LONG_TEXT = 32_768
 NUM_THREADS = 2
 """For short jobs, and as many again for long ones."""
 MOST_LONG_TEXT = 2**25
-"""Characters or tokens of the long jobs that run or wait: some ten seconds of work, and as much text
-as there is in eight bodies of the size that is allowed by default."""
+"""Characters or tokens of the long jobs that run or wait: some ten seconds of work, as much text as
+eight bodies have of the size that is allowed by default."""
 
 
 class TextWork:

@@ -280,8 +280,7 @@ def test_abandoned_texts_hold_up_nobody_and_are_limited(tiny_folder, monkeypatch
 
             answers = []
             staying = [
-                threading.Thread(target=lambda: answers.append(ask(60)))
-                for _ in range(num_room)
+                threading.Thread(target=lambda: answers.append(ask(60))) for _ in range(num_room)
             ]
             for thread in staying:
                 thread.start()
@@ -332,7 +331,7 @@ def test_a_text_above_the_limit_of_all_is_taken_alone():
         work = TextWork(most_short_jobs=1, seconds=60)
         alone = asyncio.create_task(work.run(2**30, lambda: may_end.wait(60)))
         await asyncio.sleep(0.1)
-        with pytest.raises(ApiError, match="1 long texts .* 33,554,432 characters"):
+        with pytest.raises(ApiError, match=r"1 long texts .* 33,554,432 characters"):
             await work.run(10**6, lambda: None)
         may_end.set()
         assert await alone
