@@ -28,10 +28,11 @@ class ServerConfig:
     """Bytes of a request's body at most."""
     max_prompt_tokens: int | None = None
     """Tokens of a prompt at most. None: what the engine's max_model_len leaves."""
-    max_concurrent_requests: int = 256
-    """Samples under way at once, running or waiting: each of a request's prompts counts n."""
-    request_timeout: float = 600.0
-    """Seconds that a request may take, waiting included."""
+    max_concurrent_requests: int = 2048
+    """Samples under way at once, running or waiting: each of a request's prompts counts n. Load
+    generators send a thousand at once unless they are told otherwise."""
+    request_timeout: float = 3600.0
+    """Seconds that a request may take, waiting included: behind a thousand others, say."""
     drain_timeout: float = 30.0
     """Seconds that requests under way may take after SIGTERM."""
     restart_engine: bool = False

@@ -9,6 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from .api.fields import shown
+
 RETRY_SECONDS = 1
 """What `Retry-After` says: work of this engine is over in seconds, so that clients may ask soon."""
 
@@ -120,7 +122,12 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "missing":
         message = f"{param or 'the body'}: a value is needed, got none"
         return ApiError(400, message, param=param)
-    return ApiError(400, f"{param or 'the body'}: {first['msg']}", param=param)
+    message = first["msg"]
+    if message.startswith("Input should be "):  # pydantic's own, which do not say what came
+        message = (
+            f"expected {message.removeprefix('Input should be ')}, got {shown(first['input'])}"
+        )
+    return ApiError(400, f"{param or 'the body'}: {message}", param=param)
 
 
 def field_name(place: Iterable[str | int]) -> str:

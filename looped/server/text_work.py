@@ -18,8 +18,9 @@ LONG_TEXT = 32_768
 """Characters, or tokens to decode, above which a job is a long one: some ten milliseconds."""
 NUM_THREADS = 2
 """For short jobs, and as many again for long ones."""
-MOST_LONG_JOBS = 8
-"""Long jobs that run or wait."""
+MOST_LONG_TEXT = 2**25
+"""Characters or tokens of the long jobs that run or wait: some ten seconds of work, as much text as
+eight bodies have of the size that is allowed by default."""
 
 
 class TextWork:
@@ -31,7 +32,8 @@ class TextWork:
     """
 
     def __init__(self, *, most_short_jobs: int, seconds: float) -> None:
-        self._lanes = Lane("short", most_short_jobs), Lane("long", MOST_LONG_JOBS)
+        self._short = Lane("short", most_short_jobs, "texts")
+        self._long = Lane("long", MOST_LONG_TEXT, "characters")
         self._seconds = seconds
 
     async def run(self, size: int, job: Callable[[], T]) -> T:
@@ -44,10 +46,10 @@ class TextWork:
         Raises:
             ApiError: too much is under way (429), or it took too long (408).
         """
-        lane = self._lanes[size > LONG_TEXT]
+        lane, load = (self._long, size) if size > LONG_TEXT else (self._short, 1)
         try:
             async with asyncio.timeout(self._seconds):
-                return await lane.run(job)
+                return await lane.run(load, job)
         except TimeoutError:
             raise ApiError(
                 408,
@@ -58,50 +60,53 @@ class TextWork:
     @property
     def is_busy(self) -> bool:
         """Whether a thread is in a job."""
-        return any(lane.is_busy for lane in self._lanes)
+        return self._short.is_busy or self._long.is_busy
 
     def stop(self) -> None:
         """Takes no more jobs and drops those that wait; does not wait for those that run."""
-        for lane in self._lanes:
-            lane.stop()
+        self._short.stop()
+        self._long.stop()
 
 
 class Lane:
     """Threads, and the jobs that they have.
 
     Args:
-        name: of the jobs, in messages.
-        most_jobs: that may run or wait.
+        name: of the texts, in messages.
+        most: load of the jobs that run or wait. One that alone has more is taken where no other is.
+        unit: what load counts, in messages.
     """
 
-    def __init__(self, name: str, most_jobs: int) -> None:
+    def __init__(self, name: str, most: int, unit: str) -> None:
         self._name = name
-        self._most_jobs = most_jobs
-        self._jobs: set[Future[Any]] = set()
+        self._most = most
+        self._unit = unit
+        self._loads: dict[Future[Any], int] = {}
         self._is_stopped = False
         self._executor = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=f"looped-text-{name}")
 
-    async def run(self, job: Callable[[], T]) -> T:
+    async def run(self, load: int, job: Callable[[], T]) -> T:
         """What the job returns or raises; ApiError as of `TextWork.run`."""
         if self._is_stopped:
             raise ApiError(503, "the server is stopping", code="draining")
-        # Discarding happens in whichever thread ends a job; of a set it is one step.
-        if len(self._jobs) >= self._most_jobs:
+        # Whichever thread ends a job removes it; copying and removing are one step each.
+        loads = tuple(self._loads.values())
+        if loads and sum(loads) + load > self._most:
             raise ApiError(
                 429,
-                f"{self._most_jobs} {self._name} texts are being tokenised or wait for it; try "
-                "again",
+                f"{len(loads)} {self._name} texts are being tokenised or wait for it, and one more "
+                f"would be above {self._most:,} {self._unit}; try again",
                 code="server_overloaded",
             )
         future = self._executor.submit(job)
-        self._jobs.add(future)
-        future.add_done_callback(self._jobs.discard)
+        self._loads[future] = load
+        future.add_done_callback(self._loads.pop)
         return await asyncio.wrap_future(future)
 
     @property
     def is_busy(self) -> bool:
         """Whether a thread is in a job."""
-        return any(future.running() for future in tuple(self._jobs))
+        return any(future.running() for future in tuple(self._loads))
 
     def stop(self) -> None:
         """As of `TextWork.stop`."""

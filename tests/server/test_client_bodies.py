@@ -51,6 +51,9 @@ SAME = [
     (BOTH, {"top_k": 0}, {}),
     (BOTH, {"top_k": None, "top_p": 1, "min_p": 0}, {}),
     (BOTH, {"top_p": 1.0, "min_p": 0.0}, {}),
+    # As clients without integers write them.
+    (BOTH, {"max_tokens": 5.0, "n": 1.0, "seed": 5.0, "top_k": -1.0, "min_tokens": 0.0}, {}),
+    (CHAT, {"max_completion_tokens": 5}, {}),
     (BOTH, {"n": 1}, {}),
     (BOTH, {"n": None}, {}),
     (BOTH, {"best_of": 1}, {}),

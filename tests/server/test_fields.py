@@ -17,7 +17,8 @@ BAD_OF_BOTH = [
     ("n", 200),
     ("seed", -2),
     ("seed", 2**63),
-    ("seed", 1e3),
+    ("seed", 1000.5),
+    ("seed", 1e30),
     ("presence_penalty", 3),
     ("frequency_penalty", -2.5),
     ("repetition_penalty", 0),
@@ -28,6 +29,7 @@ BAD_OF_BOTH = [
     ("logit_bias", [1]),
     ("max_tokens", 0),
     ("max_tokens", -2),
+    ("max_tokens", 1.5),
     ("max_tokens", "5"),
     ("max_tokens", True),
     ("max_tokens", 10**30),
@@ -67,7 +69,7 @@ BAD_OF_COMPLETIONS = [
     ("prompt", [10**30]),
     ("prompt", {"text": "x"}),
     ("prompt", "x " * 300),
-    ("prompt", ["x"] * 300),
+    ("prompt", ["x"] * 3000),
     ("logprobs", 21),
     ("logprobs", True),
     ("echo", "yes"),
@@ -111,6 +113,24 @@ def check_refused(live, path, body, param):
 def test_completions_name_the_field_that_is_wrong(live, field, value):
     body = {"prompt": "x", "max_tokens": 16, field.split("[")[0]: value}
     check_refused(live, "/v1/completions", body, field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", "0.5", "temperature: expected a valid number, got '0.5'"),
+        ("max_tokens", 1.5, "max_tokens: expected a valid integer, got 1.5"),
+        ("stream", "yes", "stream: expected a valid boolean, got 'yes'"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_what_came(live, field, value, message):
+    response = live.post("/v1/completions", {"prompt": "x", field: value})
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)
+
+
+def test_two_limits_of_a_chat_must_be_one(live):
+    body = {**CHAT, "max_tokens": 16, "max_completion_tokens": 15}
+    check_refused(live, "/v1/chat/completions", body, "max_completion_tokens")
 
 
 BAD_WITH_ECHO = [

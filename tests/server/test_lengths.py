@@ -86,13 +86,21 @@ def test_a_prompt_that_leaves_one_token_gets_it(live, is_stream):
     assert int(usage) == 1 + 6 + 16
 
 
-@pytest.mark.parametrize("fields", [{}, {"max_tokens": -1}, {"max_completion_tokens": -1}])
-def test_a_chat_gets_all_the_room(live, fields):
-    prompt = live.post("/tokenize", chat_of(200)).json()["count"]
-    answer = live.post(
-        "/v1/chat/completions",
-        {**chat_of(200), "ignore_eos": True, "stop_token_ids": [], **fields},
-    ).json()
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {}),
+        ("/v1/chat/completions", {"max_tokens": -1}),
+        ("/v1/chat/completions", {"max_completion_tokens": -1}),
+        ("/v1/completions", {"max_tokens": -1}),
+    ],
+)
+def test_a_chat_gets_all_the_room_and_so_does_who_asks_for_it(live, path, fields):
+    """-1 is no limit in llama.cpp, and in the examples of clients written for it."""
+    ids = live.post("/tokenize", chat_of(200)).json()["tokens"]
+    prompt = len(ids)
+    body = chat_of(200) if "chat" in path else {"prompt": ids}
+    answer = live.post(path, {**body, "ignore_eos": True, **fields}).json()
     assert answer["usage"]["prompt_tokens"] == prompt
     assert answer["usage"]["completion_tokens"] == 256 - prompt
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -11,8 +11,10 @@ import httpx
 import pytest
 from live_servers import live_server, tiny_llm
 
+from looped.server import text_work
+from looped.server.config import ServerConfig
 from looped.server.errors import ApiError
-from looped.server.text_work import MOST_LONG_JOBS, NUM_THREADS, TextWork
+from looped.server.text_work import NUM_THREADS, TextWork
 
 LONG = {"prompt": "x", "max_tokens": 200, "ignore_eos": True}
 
@@ -244,7 +246,8 @@ def test_a_reader_that_never_reads_is_cut_off_after_its_time(tiny_folder, monkey
 def test_abandoned_texts_hold_up_nobody_and_are_limited(tiny_folder, monkeypatch):
     """Long texts whose clients have gone stay counted until their threads are done with them."""
     llm = tiny_llm(tiny_folder)
-    text, may_end, num_begun = "x" * 50_000, threading.Event(), []
+    text, may_end, num_begun, num_room = "x" * 50_000, threading.Event(), [], 8
+    monkeypatch.setattr(text_work, "MOST_LONG_TEXT", num_room * len(text))
     encode = llm.tokenizer.encode
 
     def slow_encode(given):
@@ -277,8 +280,7 @@ def test_abandoned_texts_hold_up_nobody_and_are_limited(tiny_folder, monkeypatch
 
             answers = []
             staying = [
-                threading.Thread(target=lambda: answers.append(ask(60)))
-                for _ in range(MOST_LONG_JOBS)
+                threading.Thread(target=lambda: answers.append(ask(60))) for _ in range(num_room)
             ]
             for thread in staying:
                 thread.start()
@@ -298,7 +300,44 @@ def test_abandoned_texts_hold_up_nobody_and_are_limited(tiny_folder, monkeypatch
             may_end.set()
         for thread in staying:
             thread.join()
-        assert [answer.status_code for answer in answers].count(200) == MOST_LONG_JOBS - NUM_THREADS
+        assert [answer.status_code for answer in answers].count(200) == num_room - NUM_THREADS
+
+
+def test_what_load_generators_send_at_once_by_default_may_wait():
+    """`vllm bench serve` and SGLang's: a thousand requests, answered when the last one is."""
+    limits = ServerConfig()
+    assert limits.max_concurrent_requests > 1000
+    assert limits.request_timeout >= 3600
+    num_prompts, size = 500, 40_000  # of some 8,000 tokens
+
+    async def main():
+        may_end = threading.Event()
+        work = TextWork(most_short_jobs=num_prompts, seconds=60)
+        jobs = [
+            asyncio.create_task(work.run(size, lambda: may_end.wait(60)))
+            for size in [size] * num_prompts + [1] * num_prompts
+        ]
+        await asyncio.sleep(0.1)
+        may_end.set()
+        assert all(await asyncio.gather(*jobs))
+        work.stop()
+
+    asyncio.run(main())
+
+
+def test_a_text_above_the_limit_of_all_is_taken_alone():
+    async def main():
+        may_end = threading.Event()
+        work = TextWork(most_short_jobs=1, seconds=60)
+        alone = asyncio.create_task(work.run(2**30, lambda: may_end.wait(60)))
+        await asyncio.sleep(0.1)
+        with pytest.raises(ApiError, match=r"1 long texts .* 33,554,432 characters"):
+            await work.run(10**6, lambda: None)
+        may_end.set()
+        assert await alone
+        work.stop()
+
+    asyncio.run(main())
 
 
 def test_a_prompt_that_cannot_fit_is_refused_unencoded(live, monkeypatch):

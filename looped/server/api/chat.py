@@ -55,10 +55,12 @@ class ChatExchange(Exchange):
         super().__init__(backend, body)
         if not body.messages:
             raise ApiError(400, "messages must hold at least one message, got []", param="messages")
-        if body.max_tokens is not None and body.max_completion_tokens is not None:
+        limits = body.max_tokens, body.max_completion_tokens
+        if None not in limits and limits[0] != limits[1]:
             raise ApiError(
                 400,
-                "max_completion_tokens and max_tokens mean the same; give one of them",
+                "max_completion_tokens and max_tokens mean the same; give one of them, got "
+                f"{limits[1]} and {limits[0]}",
                 param="max_completion_tokens",
             )
         self._messages = body.messages
@@ -69,7 +71,7 @@ class ChatExchange(Exchange):
         if max_tokens == ALL_THE_ROOM:
             max_tokens = None
         if max_tokens is not None and max_tokens < 1:
-            name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
+            name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
             raise ApiError(400, f"{name} must be at least 1, got {max_tokens}", param=name)
         params = backend.params(body, max_tokens=max_tokens, logprobs=checked_top_logprobs(body))
         self.params = backend.chat_params(params)

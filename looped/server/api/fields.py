@@ -11,15 +11,19 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 MAX_SHOWN = 60
 """Characters of a client's value in a message."""
+MAX_WHOLE = 2**53
+"""Numbers up to here are whole or not as the client meant them, whatever it wrote them with."""
 
 
 class Fields(BaseModel):
-    """A part of a request's body: JSON types as they are; unknown fields are dropped."""
+    """A part of a request's body: JSON types as they are, where 16.0 is 16, as clients without
+    integers send it; unknown fields are dropped."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -29,6 +33,13 @@ class Fields(BaseModel):
         # Field names such as model_… are not used; `model` itself is a field of OpenAI's.
         protected_namespaces=(),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_whole_numbers(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {name: int(value) if is_whole(value) else value for name, value in body.items()}
 
 
 class OpenFields(Fields):
@@ -84,6 +95,11 @@ LogitBias = Annotated[
     BeforeValidator(_parse_bias, json_schema_input_type=dict[str, float]),
     expecting('an object of numbers by token id, such as {"12": -3.5}'),
 ]
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a float that an integer says as well."""
+    return isinstance(value, float) and value.is_integer() and abs(value) <= MAX_WHOLE
 
 
 def is_one_of(value: Any, allowed: Sequence[Any]) -> bool:
