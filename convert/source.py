@@ -67,7 +67,8 @@ class HuggingFaceFolder:
         except ForeignCheckpointError as error:
             raise self._explained(error) from None
         except LoopedError as error:
-            problems = [str(error), *problems]
+            # The folder is named in front of all reasons.
+            problems = [str(error).removeprefix(f"{path}/"), *problems]
         dtypes = {name: tensor.dtype for name, tensor in self.tensors.items()}
         check_tensors(dtypes, str(path))
         problems += _find_other_types(dtypes)

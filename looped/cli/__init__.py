@@ -94,6 +94,31 @@ def main() -> None:
         # would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (ValueError, RuntimeError, AssertionError) as error:
+        reason = refused_environment(error)
+        if reason is None:
+            raise
+        print(f"looped: error: {reason}", file=sys.stderr)
+        sys.exit(1)
     except OSError as error:  # a full disk, a folder without permission
         print(f"looped: error: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def refused_environment(error: Exception) -> str | None:
+    """What is wrong with JAX's options in the environment, if that is what JAX has raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else trace.tb_frame.f_globals.get("__name__")
+    if raised_in == "jax._src.config":
+        return f"an option of JAX in the environment is refused: {error}"
+    if raised_in == "jax._src.xla_bridge":
+        told = os.environ.get("JAX_PLATFORMS", "")
+        # A bare assertion where a GPU is asked for that the machine does not have.
+        reason = f": {str(error).partition(' (')[0].rstrip('.')[:150]}" if str(error) else ""
+        return (
+            f"JAX finds no device to compute on (JAX_PLATFORMS is {told!r}){reason}; set it to "
+            "cpu, or leave it out"
+        )
+    return None

@@ -6,13 +6,20 @@ from looped.errors import UsageError
 
 
 def read_standard_input() -> str:
-    """All of standard input, without its final newline, "\\n" or "\\r\\n"."""
+    """All of standard input, without its final newline, "\\n" or "\\r\\n".
+
+    Raises:
+        UsageError: there is none, or nothing in it; it is not UTF-8.
+    """
+    no_prompt = "no prompt: give PROMPT, --prompt-ids, --requests or standard input"
     if sys.stdin.isatty():
-        raise UsageError("no prompt: give PROMPT, --prompt-ids, --requests or standard input")
+        raise UsageError(no_prompt)
     try:
         text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input is not UTF-8: {error}") from None
+    if not text:
+        raise UsageError(f"{no_prompt}, which is empty")
     return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 

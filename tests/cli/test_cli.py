@@ -15,6 +15,7 @@ from engines import SMALL_FLAGS
 
 from looped.cli.prompts import read_standard_input
 from looped.engine.options import EngineConfig
+from looped.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +86,12 @@ def test_standard_input_is_a_prompt_like_an_argument(tiny_folder):
 def test_standard_input_loses_its_final_newline_and_nothing_else(monkeypatch, text, prompt):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert read_standard_input() == prompt
+
+
+def test_standard_input_without_anything_is_no_prompt(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(UsageError, match=r"no prompt: give .* standard input, which is empty"):
+        read_standard_input()
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ Each fault is made in a copy of the fixture. The line is read as the command lin
 
 import json
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -282,14 +283,16 @@ REASONS: dict[str, tuple[Change, str]] = {
 
 def refused(folder: Path, command: str) -> str:
     """The one line of a command that reads a folder that is not served."""
+    name = folder.name  # beside it: how long a line is does not depend on where tests run
     arguments = {
-        "convert": [folder, folder.parent / "out"],
-        "inspect": [folder],
-        "generate": ["--model", folder, "--prompt-ids", "3,4,5", "--max-tokens", 1],
-        "serve": ["--model", folder, "--port", 0],
+        "convert": [name, "out"],
+        "inspect": [name],
+        "generate": ["--model", name, "--prompt-ids", "3,4,5", "--max-tokens", 1],
+        "serve": ["--model", name, "--port", 0],
     }[command]
     before = every_file(folder.parent)
-    done = looped("--quiet", command, *arguments, check=False)
+    with chdir(folder.parent):
+        done = looped("--quiet", command, *arguments, check=False)
     assert every_file(folder.parent) == before
     assert done.returncode == 1, done.stdout
     assert done.stdout == ""
@@ -308,7 +311,7 @@ def test_the_first_words_say_what_a_folder_is(tmp_path: Path, fault: str, comman
     assert line.startswith(words)
     assert "num_hidden_layers" not in line
     assert "remove them" not in line
-    assert str(folder) in line
+    assert folder.name in line
 
 
 @pytest.mark.parametrize("command", ["convert", "generate"])

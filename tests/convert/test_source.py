@@ -124,7 +124,9 @@ def test_an_empty_folder_is_refused(tmp_path: Path, refusal: Refuse) -> None:
 
 def test_a_config_that_is_not_json_is_refused(checkpoint: Path, refusal: Refuse) -> None:
     (checkpoint / "config.json").write_text("{", encoding="utf-8")
-    assert "config.json is not valid JSON" in refusal(checkpoint)
+    message = refusal(checkpoint)
+    assert "config.json is not valid JSON" in message
+    assert message.count(str(checkpoint)) == 1
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "a.ckpt", "a.pkl"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from looped.cli import refused_environment
 from looped.llm import LLM
 from looped.process.jax_options import CONTEXTS, own_jax_options
 from looped.programs.lookahead import random_head
@@ -127,3 +129,52 @@ def test_no_variable_of_the_environment_changes_a_token(tiny_folder, tmp_path, e
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [tuple(one["token_ids"]) for one in found] == [tuple(ids) for ids, _, _ in expected]
     assert "JAX_ENABLE_X64 is True here, and has no effect on looped" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "value", "fragment"),
+    [
+        ("JAX_ENABLE_X64", "maybe", "option of JAX in the environment is refused: .*'maybe'"),
+        ("JAX_DEFAULT_PRNG_IMPL", "dice", "option of JAX in the environment is refused: .*dice"),
+        ("JAX_PLATFORMS", "abacus", "no device .*'abacus'.*; set it to cpu, or leave it out"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "convert"])
+def test_what_jax_refuses_in_the_environment_is_one_line(
+    tiny_folder, tmp_path, command, name, value, fragment
+):
+    arguments = {
+        "generate": ["x", "--model", tiny_folder],
+        "convert": [tiny_folder, tmp_path / "converted"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "looped", "--quiet", command, *arguments[command]],
+        env={**os.environ, name: value},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(fragment, done.stderr)
+    assert len(done.stderr) <= 300
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "statement", "fragment"),
+    [
+        ("jax._src.config", "raise ValueError('bad')", "refused: bad$"),
+        ("jax._src.xla_bridge", "assert False", "no device .*'abacus'\\); set"),
+        ("jax._src.xla_bridge", "raise RuntimeError('why. (set it)')", "'abacus'\\): why; set"),
+        ("looped.engine", "raise ValueError('bad')", None),
+        ("jax._src.core", "assert False", None),
+    ],
+)
+def test_only_what_jax_says_of_the_environment_is_a_users_mistake(
+    monkeypatch, module, statement, fragment
+):
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    with pytest.raises((ValueError, RuntimeError, AssertionError)) as caught:
+        exec(compile(statement, module, "exec"), {"__name__": module})
+    reason = refused_environment(caught.value)
+    assert reason is None if fragment is None else re.search(fragment, reason)
