@@ -8,7 +8,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from house import FOLDERS, ROOT, source_files
+from house import FOLDERS, ROOT, is_under_link, source_files
 
 
 def listed_packages():
@@ -35,7 +35,7 @@ def data_folders():
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
         and path.suffix in {".json", ".txtpb"}
-        and not under_link(path, ROOT / folder)
+        and not is_under_link(path, ROOT / folder)
     }
 
 

@@ -71,12 +71,11 @@ def test_what_is_wrong_by_itself_is_refused_by_whoever_is_built(role, options, m
 
 def test_what_contradicts_another_option_is_refused_with_both():
     with pytest.raises(UsageError, match="max_num_batched_tokens must be >= max_num_seqs"):
-        EngineConfig(max_num_seqs=300).scheduler_config(**MODEL)
+        EngineConfig(max_num_seqs=300, max_num_batched_tokens=256).scheduler_config(**MODEL)
 
 
 def test_sizes_are_told_even_where_they_are_the_defaults():
     assert SimulationOptions().values() == {
         "max_num_seqs": 16,
-        "max_num_batched_tokens": 256,
         "block_size": 16,
     }

@@ -117,10 +117,11 @@ def test_max_tokens_left_out_is_what_has_room_and_given_is_kept_to(
     limited = llm.engine.limited
     if isinstance(num_tokens, str):
         with pytest.raises(UsageError, match=re.escape(num_tokens)):
-            llm.engine.check_request("a", [5] * num_prompt_tokens, params)
+            llm.engine.add_request("a", [5] * num_prompt_tokens, params)
         return
     assert limited(params, num_prompt_tokens).max_tokens == num_tokens
-    llm.engine.check_request("a", [5] * num_prompt_tokens, params)
+    llm.engine.add_request("a", [5] * num_prompt_tokens, params)
+    assert [done.request_id for done in llm.engine.abort("a")] == ["a"]
     if num_tokens < 10:
         (done,) = llm.generate([[5] * num_prompt_tokens], params, show_progress=False)
         assert len(done.token_ids) == num_tokens
@@ -130,9 +131,10 @@ def test_a_small_pool_leaves_less_room(tiny_folder):
     small = make_llm(tiny_folder, num_blocks=4 * 3)  # of 16 positions, in 4 planes
     for num_prompt_tokens, num_tokens in ((3, 46), (48, 1)):
         assert small.engine.limited(SamplingParams(), num_prompt_tokens).max_tokens == num_tokens
-        small.engine.check_request("a", [5] * num_prompt_tokens, SamplingParams())
+        small.engine.add_request("a", [5] * num_prompt_tokens, SamplingParams())
+        small.engine.abort("a")
     with pytest.raises(UsageError, match=r"at most 12 KV blocks.*lower max_tokens to 46, or"):
-        small.engine.check_request("a", [5] * 3, SamplingParams(max_tokens=47))
+        small.engine.add_request("a", [5] * 3, SamplingParams(max_tokens=47))
 
 
 @pytest.mark.parametrize("exit_options", [{}, {"mode": "random_lookahead", "threshold": 0.5}])

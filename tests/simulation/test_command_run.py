@@ -207,7 +207,10 @@ def test_a_place_of_a_log_that_will_not_do_leaves_no_folder_of_pictures(table, t
         (("--rate", 1, "--policy", "slack:target=1,5"), "no value with a comma in it"),
         (("--rate", 1, "--launch-log-waits"), "add --launch-log FILE"),
         (("--rate", 1, "--burstiness", "1e200"), "burstiness must be above 0"),
-        (("--rate", 1, "--max-num-seqs", 999), "max_num_seqs"),
+        (
+            ("--rate", 1, "--max-num-seqs", 999, "--max-num-batched-tokens", 256),
+            "max_num_seqs",
+        ),
         (("--rate", 1, "--workload", "none.jsonl"), "none.jsonl cannot be read"),
         (("--rate", 1, "--exit-trace", "none.json"), "none.json cannot be read"),
     ],

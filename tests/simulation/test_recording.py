@@ -140,4 +140,4 @@ def test_costs_of_a_model_with_other_loops_are_refused():
 
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(UsageError, match="max_num_batched_tokens must be >= max_num_seqs"):
-        scheduler_config(PLAN.workload(0), {"max_num_seqs": 300})
+        scheduler_config(PLAN.workload(0), {"max_num_seqs": 300, "max_num_batched_tokens": 256})

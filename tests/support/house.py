@@ -12,7 +12,7 @@ FOLDERS = ("looped", "sched", "pallas_kernels", "convert")
 def source_files(folder: str) -> list[Path]:
     """The Python files under a folder, each once: links are not followed."""
     top = ROOT / folder
-    return sorted(path for path in top.rglob("*.py") if not _is_under_link(path, top))
+    return sorted(path for path in top.rglob("*.py") if not is_under_link(path, top))
 
 
 def modules() -> dict[str, Path]:
@@ -68,7 +68,8 @@ def _name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _is_under_link(path: Path, top: Path) -> bool:
+def is_under_link(path: Path, top: Path) -> bool:
+    """Whether a path is seen through one of the links below `top`."""
     return any(parent.is_symlink() for parent in path.parents if top in parent.parents)
 
 
