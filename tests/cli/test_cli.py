@@ -286,6 +286,7 @@ def test_many_slots_leave_a_long_prompt_its_chunks(tiny_folder):
     assert sum(counts.values()) <= 8
 
 
+@pytest.mark.long
 def test_mixed_prefill_decode_is_another_name_for_the_policy(tiny_folder):
     options = ("generate", "one", "two", "--model", tiny_folder, "--max-tokens", 4, *SMALL_FLAGS)
     on = looped(*options, "--mixed-prefill-decode", "--policy", "mixed", "--no-prompt-shortcut")
@@ -337,6 +338,7 @@ def test_exit_options_beside_a_trace_are_refused_not_ignored(
     assert message in done.stderr
 
 
+@pytest.mark.long
 def test_an_interrupt_is_no_traceback(tiny_folder):
     command = [
         str(Path(sys.executable).with_name("looped")), "-q", "generate", "hi", "--model",

@@ -36,8 +36,10 @@ POLICIES = ("mixed", "separate", "atomic")
     ("policy", "block_size", "chunk"),
     [
         *((policy, 16, 16) for policy in POLICIES),
-        ("wavefront", 16, 7),
-        *(pytest.param(policy, 16, 7, marks=pytest.mark.long) for policy in POLICIES),
+        *(
+            pytest.param(policy, 16, 7, marks=pytest.mark.long)
+            for policy in (*POLICIES, "wavefront")
+        ),
         *(pytest.param(policy, 4, 16, marks=pytest.mark.slow) for policy in POLICIES),
         pytest.param("wavefront", 4, 16, marks=pytest.mark.slow),
     ],

@@ -116,6 +116,7 @@ def plan_on(monkeypatch, folder, stats, **options):
     return plan_shape(loaded, config, parameters, "xla")
 
 
+@pytest.mark.long
 def test_a_gpu_is_planned_from_its_free_memory(tiny_folder, monkeypatch):
     stats = {"bytes_limit": 16 * 2**20, "bytes_in_use": 2**20}
     planned = plan_on(monkeypatch, tiny_folder, stats)
@@ -162,7 +163,9 @@ def test_the_plan_names_every_part_and_is_logged_at_warm_up(tiny_folder, caplog)
     assert f"weights {plan.weights:,}" in caplog.text
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "kv_cache_dtype", ["float32", pytest.param("float16", marks=pytest.mark.long)]
+)
 def test_the_kv_type_is_an_option(tiny_folder, kv_cache_dtype):
     engine = make_engine(tiny_folder, kv_cache_dtype=kv_cache_dtype, deterministic=True)
     assert engine.runner.state.key_pool.dtype == kv_cache_dtype

@@ -27,8 +27,9 @@ def run_golden(model, golden, run):
 @pytest.mark.parametrize(
     ("golden", "every"),
     [
-        ("ouro-tiny", 1),
-        ("ouro-tiny-gqa", 3),
+        ("ouro-tiny", 3),
+        ("ouro-tiny-gqa", 5),
+        pytest.param("ouro-tiny", 1, marks=pytest.mark.long),
         pytest.param("ouro-tiny-gqa", 1, marks=pytest.mark.long),
     ],
     indirect=["golden"],

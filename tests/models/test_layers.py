@@ -143,6 +143,7 @@ def test_other_forms_are_refused_by_name(tiny_folder, layers):
         load_folder(tiny_folder, layers=layers)
 
 
+@pytest.mark.long
 def test_scanned_layers_take_samples_and_scores(tiny_folder):
     params = SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=3, prompt_logprobs=2)
     results = []

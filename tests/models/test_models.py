@@ -121,6 +121,7 @@ def test_rotary_angles_at_position_60000_are_within_float32_of_float64():
     np.testing.assert_allclose(np.sin(angles), np.sin(exact), atol=2e-2)
 
 
+@pytest.mark.long
 def test_a_rows_result_does_not_depend_on_its_neighbours_or_padding(tiny_folder):
     model = load(tiny_folder)
     prompts = [[5, 6, 7], [9, 8, 7, 6, 5, 4, 3, 2, 1], [100, 200, 300, 400, 500]]

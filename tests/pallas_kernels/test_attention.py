@@ -26,6 +26,8 @@ from looped.pallas_kernels import (
 
 attend = Target("xla").attend
 XLA_SHAPES = SHAPES | {"shipped on a CPU": SHIPPED_ON_CPU}
+BY_DEFAULT = ("groups of 4", "bfloat16", "decode bucket")
+"""Shapes on which rows' bits are compared by default; the others are long."""
 
 
 def test_prompts_of_5_and_7_in_blocks_of_16_are_the_same_together_and_alone():
@@ -46,7 +48,13 @@ def test_the_shape_that_ships_on_a_cpu_is_right():
         Target("xla").check(build_case(rng, SHIPPED_ON_CPU, decodes, [prompt]))
 
 
-@pytest.mark.parametrize("name", XLA_SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.long)
+        for name in XLA_SHAPES
+    ],
+)
 def test_a_row_keeps_its_bits_whatever_its_neighbours_are(name):
     """Alone; and in another place, among NaN queries and longer contexts."""
     shape, rng = XLA_SHAPES[name], np.random.default_rng(3)

@@ -71,6 +71,7 @@ def expected(tiny_folder):
     return tokens_of(tiny_folder)
 
 
+@pytest.mark.long
 def test_no_option_of_the_program_changes_a_token(tiny_folder, expected, others):
     assert tokens_of(tiny_folder) == expected
     # The program's own arithmetic stays as it wanted it.

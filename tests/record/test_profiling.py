@@ -139,7 +139,7 @@ def scopes_of(engine, kind):
     return {tuple(path.split("/")) for path in re.findall(r'op_name="([^"]*)"', text)}
 
 
-@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+@pytest.mark.parametrize("layers", ["unrolled", pytest.param("scanned", marks=pytest.mark.long)])
 def test_operations_of_a_compiled_step_name_stage_layer_and_part(tiny_folder, layers):
     engine = make_engine(tiny_folder, layers=layers)
     paths = scopes_of(engine, LaunchKind.RECURRENT)
@@ -155,6 +155,7 @@ def test_operations_of_a_compiled_step_name_stage_layer_and_part(tiny_folder, la
             assert any(part in path for path in found)
 
 
+@pytest.mark.long
 def test_operations_of_the_lm_head_name_it_and_the_sampler(tiny_folder):
     paths = scopes_of(make_engine(tiny_folder), LaunchKind.CODA)
     for part in ("lm_head", "sampler"):

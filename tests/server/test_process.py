@@ -171,6 +171,7 @@ def test_a_second_signal_leaves_the_warm_up_at_once(tiny_folder, tmp_path):
         assert "still compiling" in rest_of(running)
 
 
+@pytest.mark.long
 def test_a_second_signal_leaves_the_compiler_at_once(tiny_folder, tmp_path):
     """Python must not be taken down under the compiler, which would crash."""
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla")}
