@@ -107,8 +107,8 @@ MUTATIONS = (
     ),
     Mutation(
         "causal-mask",
-        "num_visible = jnp.where(is_row, position[item] + row_of_item + 1, 0)",
-        "num_visible = jnp.where(is_row, position[item] + row_of_item + 2, 0)",
+        "[item] + row_of_item + 1, 0)",
+        "[item] + row_of_item + 2, 0)",
         ("pallas_kernels", "engine", "looped"),
     ),
     Mutation(
@@ -170,14 +170,19 @@ MUTATIONS = (
 
 def apply(mutation: Mutation, root: Path) -> Path:
     """Breaks the copy; SystemExit unless the snippet stands exactly once."""
-    files = [file for top in SOURCES for file in (root / top).rglob("*.py") if is_own(file, root)]
-    places = [file for file in files if mutation.before in file.read_text()]
-    if len(places) != 1 or places[0].read_text().count(mutation.before) != 1:
+    places = places_of(mutation, root)
+    if len(places) != 1:
         found = [str(place.relative_to(root)) for place in places]
         sys.exit(f"{mutation.name}: expected its snippet once, found it in {found}")
     (place,) = places
     place.write_text(place.read_text().replace(mutation.before, mutation.after))
     return place.relative_to(root)
+
+
+def places_of(mutation: Mutation, root: Path) -> list[Path]:
+    """The files of a checkout that hold the snippet, each as often as it does."""
+    files = [file for top in SOURCES for file in (root / top).rglob("*.py") if is_own(file, root)]
+    return [file for file in files for _ in range(file.read_text().count(mutation.before))]
 
 
 def is_own(file: Path, root: Path) -> bool:
