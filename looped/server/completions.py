@@ -44,7 +44,7 @@ class CompletionExchange(Exchange):
 
     id_prefix = "cmpl"
     prompt_field = "prompt"
-    default_max_tokens = 16
+    default_max_tokens: int | None = 16
 
     def __init__(self, backend: Backend, body: CompletionRequest) -> None:
         super().__init__(backend, body)
