@@ -114,7 +114,7 @@ class Client:
                 b"\xff" * 50,
                 json.dumps(self.body(case, prompt="x " * 5000)).encode(),
                 json.dumps(self.body(case, temperature=-3)).encode(),
-                json.dumps(self.body(case, unknown=1, stream=True)).encode(),
+                json.dumps(self.body(case, grammar="x", stream=True)).encode(),
                 b'{"prompt": "' + b"x" * (5 * 2**20) + b'"}',
             ]
         )
@@ -166,7 +166,7 @@ def test_a_crowd_loses_no_token_and_leaves_nothing_behind(live, answers, num_wav
         assert not engine.has_unfinished_requests()
         assert not engine._unfinished
         assert not service._owners
-        assert not service._texts._streams
+        assert not service._texts._requests
         sizes.append(resident_bytes())
     if num_waves > 1:  # the first one fills arenas and caches that stay
         assert sizes[-1] - sizes[1] < 16 * 2**20, sizes
