@@ -6,6 +6,7 @@ import pytest
 
 from looped.sched import ExitOptions, InterfaceError, Request, SchedulerConfig, resolve_exit
 from looped.sched.memory.blocks import BlockManager
+from looped.sched.memory.prefix import PrefixCache
 
 NUM_PLANES = 2
 RULE = resolve_exit(ExitOptions(), ExitOptions(), NUM_PLANES)
@@ -217,3 +218,20 @@ def test_blocks_are_conserved_over_random_use() -> None:
             owned = {block for request in held for table in request.block_tables for block in table}
             assert blocks.num_used_blocks == len(owned)
             assert blocks.num_used_blocks + blocks.num_free_blocks == blocks._config.num_blocks
+
+
+def test_what_continues_an_unused_entry_is_given_up_before_it() -> None:
+    """Also where the continuation is in use, by a request that computed the shared part itself."""
+    cache = PrefixCache("salt", 2)
+    keys = cache.keys((1, 2, 3, 4, 5, 6))
+    chain = []
+    for index, key in enumerate(keys):
+        chain.append(cache.insert(key, (index,), chain[-1] if chain else None))
+    first, second, held = chain
+    for unused in (first, second):  # the first is the least recently used
+        cache.mark_unused(unused)
+    assert cache.oldest_leaf() is held
+    assert cache.remove(held) == [held]
+    assert cache.oldest_leaf() is second
+    assert cache.remove(second) == [second]
+    assert cache.match(keys) == [first]
