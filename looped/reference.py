@@ -45,16 +45,22 @@ class DenseCache:
         dtype = model.dtype
         return cls(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
-    def fill_deeper_planes(self, position: int, exit_loop: int) -> "DenseCache":
+    @jax.jit
+    def fill_deeper_planes(
+        self, position: Int[Array, ""] | int, exit_loop: Int[Array, ""] | int
+    ) -> "DenseCache":
         """Last-exited KV: planes `exit_loop` and deeper take this position from the last one run.
 
         A later query at depth d then sees a token that left after loop e as version min(d, e-1).
         """
-        keys = self.keys.at[exit_loop:, :, position].set(self.keys[exit_loop - 1, :, position])
-        values = self.values.at[exit_loop:, :, position].set(
-            self.values[exit_loop - 1, :, position]
-        )
-        return DenseCache(keys, values)
+
+        def fill(planes: Float[Array, "P L N K D"]) -> Float[Array, "P L N K D"]:
+            own, last = planes[:, :, position], planes[exit_loop - 1, :, position]
+            is_deeper = jnp.arange(planes.shape[0]) >= exit_loop
+            filled = jnp.where(is_deeper[:, None, None, None], last, own)
+            return planes.at[:, :, position].set(filled)
+
+        return DenseCache(fill(self.keys), fill(self.values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,36 +121,40 @@ def generate(
         )
     _check_mode(mode, trace=trace, random_lookahead=lookahead_head, lookahead=lookahead_gate)
     num_prompt = len(prompt_token_ids)
-    # Rounded up, so that sequences of similar length share a compilation.
-    num_positions = -(-(num_prompt + max_tokens) // 64) * 64
+    # Rounded up, so that sequences of similar length share a compilation. Rows behind the prompt
+    # are seen by none of its own, and generated tokens take their places before they are looked at.
+    num_rows = max(16, 1 << (num_prompt - 1).bit_length())
+    num_positions = -(-max(num_prompt + max_tokens, num_rows) // 64) * 64
     cache = DenseCache.zeros(model, num_positions)
 
-    rows = _embed(model, jnp.asarray(prompt_token_ids))
-    positions = jnp.arange(num_prompt)
+    rows = embed(model, np.pad(np.asarray(prompt_token_ids), (0, num_rows - num_prompt)))
+    positions = np.arange(num_rows)
     for depth in range(num_loops):
         rows, _, cache = run_loop(model, rows, positions, depth, cache)
-    row, exit_loop = rows[-1:], num_loops
+    row, exit_loop = _row_at(rows, num_prompt - 1), num_loops
 
     for index in range(max_tokens):
-        logits = np.asarray(_logits(model, row))[0]
+        logits = np.asarray(head_logits(model, row))[0]
         is_forced = index < len(forced_token_ids)
         token_id = forced_token_ids[index] if is_forced else int(logits.argmax())
         yield ReferenceToken(token_id=token_id, exit_depth=exit_loop, logits=logits)
         if index + 1 == max_tokens:
             return
         position = num_prompt + index
-        row = _embed(model, jnp.asarray([token_id]))
+        row = embed(model, np.asarray([token_id]))
         # The rule lives out here, in plain Python: one float per loop decides.
         survival, leave_at = np.float32(1.0), None
         for loop in range(1, num_loops + 1):
-            row, gates, cache = run_loop(model, row, jnp.asarray([position]), loop - 1, cache)
-            survival *= np.float32(1.0) - np.float32(jax.nn.sigmoid(gates[0]))
+            row, gates, cache = run_loop(model, row, np.asarray([position]), loop - 1, cache)
+            survival *= np.float32(1.0) - np.float32(_sigmoid(gates)[0])
             signal, first_deciding = np.float32(1.0) - survival, min_loops
             if lookahead_head is not None:
-                signal, first_deciding = _head_signal(row, lookahead_head), min_loops - 1
+                signal = np.float32(_head_signal(row, lookahead_head))
+                first_deciding = min_loops - 1
             if lookahead_gate is not None and loop < num_loops - 1:
                 head, bias = lookahead_gate.weight[loop - 1], lookahead_gate.bias[loop - 1]
-                signal, first_deciding = _head_signal(row, head, bias), min_loops - 1
+                signal = np.float32(_head_signal(row, head, bias))
+                first_deciding = min_loops - 1
             fires = threshold < 1.0 and loop >= first_deciding and signal >= np.float32(threshold)
             if trace is not None:
                 wanted = trace[index + 1] if index + 1 < len(trace) else num_loops
@@ -166,11 +176,12 @@ def _check_mode(mode: ExitMode, **options: object) -> None:
             raise UsageError(f"exit mode {mode}: a {needed_by} option is for that mode alone")
 
 
+@jax.jit
 def _head_signal(
-    row: Float[Array, "1 E"], head: Float[Array, " E"], bias: float | np.float32 = 0.0
-) -> np.float32:
+    row: Float[Array, "1 E"], head: Float[Array, " E"], bias: Float[Array, ""] | float = 0.0
+) -> Float[Array, ""]:
     """What a look-ahead head says of a row, in float32."""
-    return np.float32(jax.nn.sigmoid(row[0].astype(jnp.float32) @ head + bias))
+    return jax.nn.sigmoid(row[0].astype(jnp.float32) @ head + bias)
 
 
 @jax.jit
@@ -227,10 +238,20 @@ class _DenseAttention:
 
 
 @jax.jit
-def _embed(model: LoopedModel, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
+def _row_at(rows: Float[Array, "T E"], index: Int[Array, ""] | int) -> Float[Array, "1 E"]:
+    return rows[index][None]
+
+
+_sigmoid = jax.jit(jax.nn.sigmoid)
+
+
+@jax.jit
+def embed(model: LoopedModel, token_ids: Int[Array, " T"]) -> Float[Array, "T E"]:
+    """Rows of tokens before their first loop."""
     return model.embed(token_ids)
 
 
 @jax.jit
-def _logits(model: LoopedModel, rows: Float[Array, "T E"]) -> Float[Array, "T V"]:
+def head_logits(model: LoopedModel, rows: Float[Array, "T E"]) -> Float[Array, "T V"]:
+    """Logits of normed rows, float32."""
     return model.logits(rows)

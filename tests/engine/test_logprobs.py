@@ -1,6 +1,6 @@
 """Log-probabilities of the most likely tokens, beside whatever is drawn."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from engines import complete, drain, loaded_model, make_engine
@@ -38,7 +38,9 @@ def check_against_numpy(folder, done, count):
 
 
 def test_equal_logits_come_in_order_of_their_ids():
-    token_ids, logprobs = top_logprobs(jnp.asarray([[0.0, 2.0, 1.0, 2.0]]), 3)
+    token_ids, logprobs = jax.jit(top_logprobs, static_argnums=1)(
+        np.asarray([[0.0, 2.0, 1.0, 2.0]]), 3
+    )
     assert token_ids.tolist() == [[1, 3, 2]]
     expected = numpy_logprobs(np.array([0.0, 2.0, 1.0, 2.0]))[[1, 3, 2]]
     np.testing.assert_allclose(logprobs[0], expected, atol=1e-6)
@@ -46,13 +48,13 @@ def test_equal_logits_come_in_order_of_their_ids():
 
 def test_an_output_is_read_as_it_was_packed():
     output = HeadOutput(
-        token_ids=jnp.asarray([7, 8]),
-        logprobs=jnp.asarray([-0.5, -1.5]),
-        is_finite=jnp.asarray([1, 0]),
-        top_token_ids=jnp.asarray([[1, 2], [3, 4], [5, 6]]),
-        top_logprobs=-jnp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+        token_ids=np.asarray([7, 8]),
+        logprobs=np.asarray([-0.5, -1.5]),
+        is_finite=np.asarray([1, 0]),
+        top_token_ids=np.asarray([[1, 2], [3, 4], [5, 6]]),
+        top_logprobs=-np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
     )
-    unpacked = HeadOutput.unpack(np.asarray(output.pack()))
+    unpacked = HeadOutput.unpack(np.asarray(jax.jit(HeadOutput.pack)(output)))
     result = unpacked.to_coda_result([2, None])
     assert (result.token_ids, result.logprobs) == ([7, 8], [-0.5, -1.5])
     assert result.is_finite == [True, False]

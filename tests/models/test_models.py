@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engines import logits_and_gates
 
 from looped.convert import HuggingFaceFolder
 from looped.models import num_parameters, read_config
@@ -27,18 +28,6 @@ NORMS = (
     "mlp_input_norm",
     "mlp_output_norm",
 )
-
-
-def logits_and_gates(model, prompt):
-    """[P S V] logits and [P S] gates of every loop."""
-    rows, positions = model.embed(jnp.asarray(prompt)), jnp.arange(len(prompt))
-    cache = DenseCache.zeros(model, 64)
-    logits, gates = [], []
-    for depth in range(model.config.num_loops):
-        rows, gate, cache = run_loop(model, rows, positions, depth, cache)
-        logits.append(np.asarray(model.logits(rows)))
-        gates.append(np.asarray(gate))
-    return np.stack(logits), np.stack(gates)
 
 
 def load(folder, dtype=jnp.float32, change=lambda name, read: read(name)):
@@ -125,7 +114,7 @@ def test_rotary_angles_at_position_60000_are_within_float32_of_float64():
 def test_a_rows_result_does_not_depend_on_its_neighbours_or_padding(tiny_folder):
     model = load(tiny_folder)
     prompts = [[5, 6, 7], [9, 8, 7, 6, 5, 4, 3, 2, 1], [100, 200, 300, 400, 500]]
-    alone = [logits_and_gates(model, prompt)[0][:, -1] for prompt in prompts]
+    alone = [stacked_logits(model, jnp.asarray(prompt))[:, -1] for prompt in prompts]
 
     def batched(padding_id):
         rows = np.full((3, 9), padding_id)

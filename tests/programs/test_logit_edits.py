@@ -109,7 +109,7 @@ def test_edits_equal_numpy_and_leave_rows_without_them_their_bits(seed):
         for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"):
             values.setdefault(name, []).append(getattr(params, name))
     unused = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed", "sample_index"))
-    rows = SamplingRows(**unused, **{name: jnp.asarray(listed) for name, listed in values.items()})
+    rows = SamplingRows(**unused, **{name: np.asarray(listed) for name, listed in values.items()})
     got = np.asarray(jax.jit(edit_logits)(logits, marks, bias, rows))
     np.testing.assert_allclose(got, np.stack(expected), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(got[::3], logits[::3])
@@ -117,16 +117,16 @@ def test_edits_equal_numpy_and_leave_rows_without_them_their_bits(seed):
 
 def test_only_edited_rows_count_their_tokens():
     rows = rows_with(is_edited=[1, 0, 1, 1])
-    marks = jnp.full((3, VOCAB), IN_PROMPT)
-    slots, token_ids = jnp.asarray([2, 1, 0, 3]), jnp.asarray([5, 6, 5, 7])
-    after = np.asarray(count_outputs(marks, slots, token_ids, rows)) - IN_PROMPT
+    marks = np.full((3, VOCAB), IN_PROMPT)
+    slots, token_ids = np.asarray([2, 1, 0, 3]), np.asarray([5, 6, 5, 7])
+    after = np.asarray(jax.jit(count_outputs)(marks, slots, token_ids, rows)) - IN_PROMPT
     assert np.argwhere(after).tolist() == [[0, 5], [2, 5]]
     assert after.sum() == 2 * ONE_OUTPUT
 
 
 def rows_with(is_edited):
     names = [field.name for field in dataclasses.fields(SamplingRows)]
-    return SamplingRows(**dict.fromkeys(names) | {"is_edited": jnp.asarray(is_edited)})
+    return SamplingRows(**dict.fromkeys(names) | {"is_edited": np.asarray(is_edited)})
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -1,7 +1,6 @@
 """Sampling on the device against a plain NumPy sampler on the same logits and the same noise."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from engines import complete, loaded_model, make_engine
@@ -29,20 +28,20 @@ ROWS = 8
 def sampling_rows(options):
     """`SamplingRows` of tuples in the order of `numpy_sample`; no edits."""
     temperature, top_k, top_p, min_p, seed, output_index, sample_index = zip(*options, strict=True)
-    idle = jnp.zeros(len(options))
+    idle = np.zeros(len(options))
     return SamplingRows(
-        temperature=jnp.asarray(temperature, jnp.float32),
-        top_k=jnp.asarray(top_k, jnp.int32),
-        top_p=jnp.asarray(top_p, jnp.float32),
-        min_p=jnp.asarray(min_p, jnp.float32),
-        is_edited=idle.astype(jnp.int32),
+        temperature=np.asarray(temperature, np.float32),
+        top_k=np.asarray(top_k, np.int32),
+        top_p=np.asarray(top_p, np.float32),
+        min_p=np.asarray(min_p, np.float32),
+        is_edited=idle.astype(np.int32),
         repetition_penalty=idle,
         presence_penalty=idle,
         frequency_penalty=idle,
-        min_tokens=idle.astype(jnp.int32),
-        seed=jnp.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], jnp.uint32),
-        sample_index=jnp.asarray(sample_index, jnp.int32),
-        output_index=jnp.asarray(output_index, jnp.int32),
+        min_tokens=idle.astype(np.int32),
+        seed=np.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], np.uint32),
+        sample_index=np.asarray(sample_index, np.int32),
+        output_index=np.asarray(output_index, np.int32),
     )
 
 
@@ -83,43 +82,43 @@ def test_a_row_draws_the_same_alone_and_in_any_place_of_any_batch(options, place
 
 
 def test_top_k_keeps_all_that_tie_with_the_last():
-    logits = jnp.asarray([[3.0, 1.0, 2.0, 2.0, 2.0, -1.0]])
-    kept = np.isfinite(keep_top_k(logits, jnp.asarray([2])))[0]
+    logits = np.asarray([[3.0, 1.0, 2.0, 2.0, 2.0, -1.0]])
+    kept = np.isfinite(keep_top_k(logits, np.asarray([2])))[0]
     assert kept.tolist() == [True, False, True, True, True, False]
 
 
 def test_top_k_orders_negative_zero_and_tiny_logits_as_floats():
-    logits = jnp.asarray([[-5.0, -0.5, -1e-30, 0.0, 1e-30, -4.0]])
+    logits = np.asarray([[-5.0, -0.5, -1e-30, 0.0, 1e-30, -4.0]])
     for k, expected in ((1, {4}), (2, {3, 4}), (3, {2, 3, 4}), (4, {1, 2, 3, 4})):
-        assert set(np.flatnonzero(np.isfinite(keep_top_k(logits, jnp.asarray([k])))[0])) == expected
+        assert set(np.flatnonzero(np.isfinite(keep_top_k(logits, np.asarray([k])))[0])) == expected
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_p():
     probabilities = np.array([0.5, 0.3, 0.15, 0.05])
-    logits = jnp.log(jnp.asarray([probabilities], jnp.float32))
+    logits = np.log(np.asarray([probabilities], np.float32))
     for p, count in ((0.4, 1), (0.6, 2), (0.9, 3), (0.97, 4)):
-        assert np.isfinite(keep_top_p(logits, jnp.asarray([p])))[0].sum() == count
+        assert np.isfinite(keep_top_p(logits, np.asarray([p])))[0].sum() == count
 
 
 @pytest.mark.parametrize("size", [512, 49_152])
 def test_a_neighbours_top_p_takes_nothing_from_a_row_without_one(size):
     """A float32 sum may reach 1 before the last token: p = 1 must not look at it."""
     logits = np.random.default_rng(0).normal(0, 3, (2, size)).astype(np.float32)
-    kept = np.isfinite(keep_top_p(jnp.asarray(logits), jnp.asarray([1.0, 0.9])))
+    kept = np.isfinite(keep_top_p(np.asarray(logits), np.asarray([1.0, 0.9])))
     assert kept[0].all()
     assert not kept[1].all()
 
 
 def test_top_p_keeps_everything_where_rounding_never_reaches_p():
-    logits = jnp.zeros((1, 7))
-    assert np.isfinite(keep_top_p(logits, jnp.asarray([0.9999999])))[0].all()
+    logits = np.zeros((1, 7))
+    assert np.isfinite(keep_top_p(logits, np.asarray([0.9999999])))[0].all()
 
 
 def test_min_p_keeps_what_is_likely_enough_beside_the_most_likely():
     probabilities = np.array([0.5, 0.3, 0.15, 0.05])
-    logits = jnp.log(jnp.asarray([probabilities], jnp.float32))
+    logits = np.log(np.asarray([probabilities], np.float32))
     for p, count in ((0.0, 4), (0.09, 4), (0.2, 3), (0.5, 2), (0.7, 1), (1.0, 1)):
-        assert np.isfinite(keep_min_p(logits, jnp.asarray([p])))[0].sum() == count
+        assert np.isfinite(keep_min_p(logits, np.asarray([p])))[0].sum() == count
 
 
 def test_logprobs_are_those_of_the_raw_logits():
@@ -127,14 +126,14 @@ def test_logprobs_are_those_of_the_raw_logits():
     ids = np.array([0, 5, 10, 63])
     wide = logits.astype(np.float64)
     expected = wide[np.arange(4), ids] - np.log(np.exp(wide).sum(-1))
-    np.testing.assert_allclose(raw_logprobs(logits, jnp.asarray(ids)), expected, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(raw_logprobs)(logits, ids), expected, atol=1e-5)
 
 
 def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
     """The work sits behind conditions on data: the compiled step holds them, one inside one."""
     text = (
         jax.jit(sample)
-        .lower(jnp.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0, 0)] * ROWS))
+        .lower(np.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0, 0)] * ROWS))
         .as_text()
     )
     outside = text.split("stablehlo.case")[0]

@@ -1,6 +1,7 @@
 """One mixed launch, looked at row by row: what it writes, and above all what it leaves alone."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +11,29 @@ from engines import loaded_model, make_engine
 
 from looped.device.state import DeviceState
 from looped.pallas_kernels import NO_BLOCK
-from looped.programs.coda import coda, coda_layout
+from looped.programs.coda import coda as coda_step
+from looped.programs.coda import coda_layout
 from looped.programs.gates import GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD, GATE_RECORDED
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
-from looped.programs.prefill import PrefillArrays, prefill, prefill_layout
+from looped.programs.prefill import PrefillArrays, prefill_layout
+from looped.programs.prefill import prefill as prefill_step
 from looped.programs.prompt_arrays import RowMap
-from looped.programs.recurrent import recurrent, recurrent_layout
+from looped.programs.recurrent import recurrent as recurrent_step
+from looped.programs.recurrent import recurrent_layout
+from looped.reference import head_logits
 from looped.sampling_params import MAX_LOGPROBS
 
-# One program for all tests here, instead of one for each of its operations.
-coda = jax.jit(coda, static_argnums=0)
-recurrent = jax.jit(recurrent, static_argnums=(0, 1))
+
+def on_host(step, num_static):
+    """The step as one program for all tests here, and what it returns in NumPy."""
+    jitted = jax.jit(step, static_argnums=tuple(range(num_static)))
+    return lambda *arguments: jax.tree.map(np.asarray, jitted(*arguments))
+
+
+coda, prefill = on_host(coda_step, 1), on_host(prefill_step, 2)
+recurrent = on_host(recurrent_step, 2)
+gate_logits = jax.jit(lambda parameters, rows: parameters.model.gate_logits(rows))
 
 ROWS = 16
 NUM_SLOTS = 8
@@ -41,15 +53,16 @@ def parameters(request):
 
 def random_state(shape):
     """Every array holds noise, so that whatever is left alone can be recognised."""
-    key = jax.random.key(5)
-    zeros = DeviceState.zeros(shape)
+    rng = np.random.default_rng(5)
+    zeros = jax.eval_shape(lambda: DeviceState.zeros(shape))
     values = {}
-    for index, field in enumerate(fields(zeros)):
+    for field in fields(zeros):
         array = getattr(zeros, field.name)
         if array.dtype == jnp.int32:
-            values[field.name] = jnp.arange(array.size, dtype=jnp.int32).reshape(array.shape) + 20
+            noise = np.arange(array.size, dtype=np.int32).reshape(array.shape) + 20
         else:
-            values[field.name] = jax.random.uniform(jax.random.fold_in(key, index), array.shape)
+            noise = rng.random(array.shape, np.float32)
+        values[field.name] = noise
     return DeviceState(**values)
 
 
@@ -75,12 +88,16 @@ def mixed_arrays(shape, *, runs_gate=1, depth_of_prompt=1, finish_slot=NUM_SLOTS
     arrays.prompts.finish_slots[0] = finish_slot
     arrays.prompt_tables[0, :2] = [20, 21]
     arrays.token_ids[PROMPT_FIRST_ROW : PROMPT_FIRST_ROW + PROMPT_ROWS] = [9, 8, 7, 6, 5]
-    return jax.tree.map(jnp.asarray, arrays)
+    return arrays
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-np.asarray(values)))
 
 
 def changed(before, after):
     """Indices along the first axis at which two arrays differ."""
-    different = np.asarray(before != after).reshape(before.shape[0], -1).any(axis=1)
+    different = (before != after).reshape(before.shape[0], -1).any(axis=1)
     return set(np.flatnonzero(different).tolist())
 
 
@@ -97,7 +114,7 @@ def test_a_mixed_launch_writes_its_own_rows_and_nothing_else(shape, parameters):
     for pool in ("key_pool", "value_pool"):
         assert changed(getattr(before, pool), getattr(after, pool)) == written
     # Positions 14 and 15 lie in block 20, 16 to 18 in block 21; all others keep their noise.
-    block = np.asarray(before.key_pool[20] != after.key_pool[20]).any(axis=(0, 2))
+    block = (before.key_pool[20] != after.key_pool[20]).any(axis=(0, 2))
     assert block.tolist() == [False] * 14 + [True] * 2
     assert signals.shape == (NUM_SLOTS,)
 
@@ -106,9 +123,9 @@ def test_the_gate_runs_on_decode_rows_only_and_by_each_rows_own_mode(shape, para
     before = random_state(shape)
     after, signals = recurrent(shape, "xla", parameters, before, mixed_arrays(shape))
     assert changed(before.survival, after.survival) == {6}, "only Ouro's row has a product"
-    rows = after.hidden[jnp.asarray([6, 1])]
-    gate = jax.nn.sigmoid(parameters.model.gate_logits(rows))[0]
-    score = jax.nn.sigmoid(rows[1] @ parameters.lookahead.random)
+    rows = after.hidden[[6, 1]]
+    gate = sigmoid(gate_logits(parameters, rows))[0]
+    score = sigmoid(rows[1] @ np.asarray(parameters.lookahead.random))
     np.testing.assert_allclose(signals[:2], [gate, score], atol=1e-6)
     assert (np.asarray(signals[2:]) == 0).all()
     np.testing.assert_allclose(after.survival[6], 1 - gate, atol=1e-6)
@@ -116,13 +133,14 @@ def test_the_gate_runs_on_decode_rows_only_and_by_each_rows_own_mode(shape, para
 
 def test_a_recorded_gate_is_its_sigmoid_and_leaves_every_product_alone(shape, parameters):
     before, arrays = random_state(shape), mixed_arrays(shape)
-    gates = arrays.decode_gates.at[:3].set(GATE_RECORDED)
+    gates = arrays.decode_gates.copy()
+    gates[:3] = GATE_RECORDED
     after, signals = recurrent(
         shape, "xla", parameters, before, replace(arrays, decode_gates=gates)
     )
     assert changed(before.survival, after.survival) == set()
-    logits = parameters.model.gate_logits(after.hidden[jnp.asarray([6, 1, 4])])
-    np.testing.assert_allclose(signals[:3], jax.nn.sigmoid(logits), atol=1e-6)
+    logits = gate_logits(parameters, after.hidden[[6, 1, 4]])
+    np.testing.assert_allclose(signals[:3], sigmoid(logits), atol=1e-6)
     assert (np.asarray(signals[3:]) == 0).all()
 
 
@@ -150,7 +168,7 @@ def test_decode_rows_do_not_depend_on_the_prompt_rows_beside_them(shape, paramet
             for field in fields(arrays)
             if field.name != "prompts"
         },
-        prompts=jax.tree.map(lambda array: jnp.zeros_like(array), arrays.prompts),
+        prompts=jax.tree.map(np.zeros_like, arrays.prompts),
     )
     state = random_state(shape)
     beside, beside_signals = recurrent(shape, "xla", parameters, state, arrays)
@@ -180,7 +198,7 @@ def test_chunks_of_a_prompt_at_successive_depths_may_share_a_launch(shape, param
             arrays.prompt_tables[index, 0] = block
             arrays.token_ids[row : row + count] = range(position, position + count)
             row += count
-        return jax.tree.map(jnp.asarray, arrays)
+        return arrays
 
     first, second = (2, 0, 5, 1, 20), (2 * NUM_SLOTS - 1, 5, 4, 0, 22)
     together, _ = recurrent(shape, "xla", parameters, before, arrays_of(first, second))
@@ -198,14 +216,16 @@ def test_embedding_is_folded_into_the_first_pass_of_prompt_and_decode_rows(shape
     """At depth 0 the rows kept in the state are not read: noise in them changes nothing."""
     arrays = mixed_arrays(shape, depth_of_prompt=0)
     state = random_state(shape)
+    hidden = state.hidden.copy()
+    hidden[6] = np.nan
     spoilt = type(state)(
         **{
             field.name: getattr(state, field.name)
             for field in fields(state)
             if field.name not in ("hidden", "prompt_hidden")
         },
-        hidden=state.hidden.at[6].set(jnp.nan),
-        prompt_hidden=jnp.full_like(state.prompt_hidden, jnp.nan),
+        hidden=hidden,
+        prompt_hidden=np.full_like(state.prompt_hidden, np.nan),
     )
     first, _ = recurrent(shape, "xla", parameters, state, arrays)
     second, _ = recurrent(shape, "xla", parameters, spoilt, arrays)
@@ -228,7 +248,7 @@ def test_several_passes_in_one_launch_equal_one_launch_a_pass(shape, parameters)
     arrays.prompts.finish_slots[0] = 3
     for plane in range(4):
         arrays.prompt_tables[plane, 0, :2] = [20 + 2 * plane, 21 + 2 * plane]
-    together, _ = prefill(shape, "xla", parameters, state, jax.tree.map(jnp.asarray, arrays))
+    together, _ = prefill(shape, "xla", parameters, state, arrays)
 
     stepwise = state
     for plane in range(4):
@@ -238,8 +258,8 @@ def test_several_passes_in_one_launch_equal_one_launch_a_pass(shape, parameters)
         single = type(single)(
             **{field.name: getattr(single, field.name) for field in fields(single)}
             | {
-                "decode_slots": jnp.full((NUM_SLOTS,), NUM_SLOTS),
-                "prompt_tables": jnp.asarray(arrays.prompt_tables[plane]),
+                "decode_slots": np.full((NUM_SLOTS,), NUM_SLOTS, np.int32),
+                "prompt_tables": arrays.prompt_tables[plane],
             }
         )
         stepwise, _ = recurrent(shape, "xla", parameters, stepwise, single)
@@ -261,7 +281,7 @@ def test_a_coda_copies_the_skipped_planes_of_early_exits_only(shape, parameters)
     arrays.plane_blocks[:3] = [[30, 31, 32, 33], [34, 35, 36, 37], [38, 39, 40, 41]]
     arrays.sampling.top_k[:] = 512
     arrays.sampling.top_p[:] = 1
-    after, results = coda(shape, parameters, before, jax.tree.map(jnp.asarray, arrays))
+    after, results = coda(shape, parameters, before, arrays)
     assert changed(before.last_token, after.last_token) == {2, 5, 0}
     assert changed(before.hidden, after.hidden) == set()
     for name in ("key_pool", "value_pool"):
@@ -275,7 +295,7 @@ def test_a_coda_copies_the_skipped_planes_of_early_exits_only(shape, parameters)
                     )
         written = {b + layer * shape.num_blocks for b in (31, 32, 33, 41) for layer in range(3)}
         assert changed(old, new) == written
-    logits = parameters.model.logits(before.hidden[jnp.asarray([2, 5, 0])])
+    logits = head_logits(parameters.model, before.hidden[[2, 5, 0]])
     assert results[0, :3].tolist() == np.asarray(logits.argmax(-1)).tolist()
     assert (np.asarray(results[2]) == 1).all()
     assert results.shape == (3 + 2 * MAX_LOGPROBS, 8)
@@ -284,16 +304,12 @@ def test_a_coda_copies_the_skipped_planes_of_early_exits_only(shape, parameters)
 
 def test_float32_means_float32_in_every_product(shape, parameters):
     """A GPU's default for float32 is TF32, which no CPU test would notice."""
+    layout = coda_layout(shape, 8)
     for step, arrays in (
-        (recurrent, mixed_arrays(shape)),
-        (None, coda_layout(shape, 8).host_views(np.zeros(coda_layout(shape, 8).size, np.int32))),
+        (partial(recurrent_step, shape, "xla"), mixed_arrays(shape)),
+        (partial(coda_step, shape), layout.host_views(np.zeros(layout.size, np.int32))),
     ):
-        call = (
-            (lambda state, arrays: coda(shape, parameters, state, arrays))
-            if step is None
-            else (lambda state, arrays: recurrent(shape, "xla", parameters, state, arrays))
-        )
-        text = jax.jit(call).lower(random_state(shape), arrays).as_text()
+        text = jax.jit(step).lower(parameters, random_state(shape), arrays).as_text()
         dots = [line for line in text.splitlines() if "dot_general" in line]
         assert dots
         for line in dots:
@@ -302,8 +318,8 @@ def test_float32_means_float32_in_every_product(shape, parameters):
 
 def test_rows_are_mapped_to_items_by_their_ranges(shape):
     arrays = mixed_arrays(shape)
-    row_map = RowMap.from_items(arrays.prompts, ROWS)
+    row_map = jax.jit(RowMap.from_items, static_argnums=1)(arrays.prompts, ROWS)
     owned = list(range(PROMPT_FIRST_ROW, PROMPT_FIRST_ROW + PROMPT_ROWS))
     assert np.flatnonzero(np.asarray(row_map.is_prompt)).tolist() == owned
-    assert row_map.offset[jnp.asarray(owned)].tolist() == list(range(PROMPT_ROWS))
+    assert np.asarray(row_map.offset)[owned].tolist() == list(range(PROMPT_ROWS))
     assert shape.num_blocks * 3 < NO_BLOCK

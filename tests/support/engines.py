@@ -1,7 +1,10 @@
-"""Engines on the tiny checkpoints, for tests: engines of one shape share their compiled steps."""
+"""Engines on the tiny checkpoints, for tests: engines of one shape share their compiled steps.
+
+The reference's loops are here, too, as one program for prompts of any length.
+"""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
+from looped.models.looped_model import LoopedModel
+from looped.reference import DenseCache, embed, head_logits, run_loop
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions
 
@@ -142,3 +147,21 @@ def complete(
         engine.add_request(str(index), prompt, options)
     completions = drain(engine)
     return [completions[str(index)] for index in range(len(prompts))]
+
+
+PADDED_ROWS = 64
+"""Rows behind a prompt come after it, so none of its own sees them."""
+
+
+def logits_and_gates(model: LoopedModel, prompt: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """[P S V] logits and [P S] gates of every loop."""
+    token_ids = np.zeros(PADDED_ROWS, np.int32)
+    token_ids[: len(prompt)] = prompt
+    rows, positions = embed(model, token_ids), np.arange(PADDED_ROWS)
+    cache = DenseCache.zeros(model, PADDED_ROWS)
+    logits, gates = [], []
+    for depth in range(model.config.num_loops):
+        rows, gate, cache = run_loop(model, rows, positions, depth, cache)
+        logits.append(np.asarray(head_logits(model, rows))[: len(prompt)])
+        gates.append(np.asarray(gate)[: len(prompt)])
+    return np.stack(logits), np.stack(gates)

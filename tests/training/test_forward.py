@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engines import loaded_model
+from engines import loaded_model, logits_and_gates
 
 from looped.convert import HuggingFaceFolder
 from looped.models import parameter_shapes
 from looped.models.parameters import stored_parameters
-from looped.reference import DenseCache, generate, run_loop
+from looped.reference import generate, head_logits
 from looped.training.batches import Batch, Example
 from looped.training.config import PretrainConfig
 from looped.training.exits import confident_exits
@@ -29,14 +29,6 @@ def packed(prompts, sequence_length):
     return batch
 
 
-def reference_states(model, prompt):
-    rows, positions = model.embed(jnp.asarray(prompt)), jnp.arange(len(prompt))
-    cache = DenseCache.zeros(model, 64)
-    for depth in range(model.config.num_loops):
-        rows, gates, cache = run_loop(model, rows, positions, depth, cache)
-        yield np.asarray(model.logits(rows)), np.asarray(gates)
-
-
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_logits_and_gates_of_every_loop_are_the_references(golden, layers):
     model = loaded_model(golden.folder, "float32", layers)
@@ -45,13 +37,13 @@ def test_logits_and_gates_of_every_loop_are_the_references(golden, layers):
     batch = packed(prompts, 64)
     states = jax.jit(loop_states)(model.model, batch)
     places = np.flatnonzero(np.asarray(batch.segments))
-    expected = [list(reference_states(plain.model, prompt)) for prompt in [*prompts, prompts[-1]]]
-    for depth, rows in enumerate(states):
-        logits = np.asarray(model.model.logits(rows))[places]
-        gates = np.asarray(model.model.gate_logits(rows))[places]
-        wanted = [np.concatenate([one[depth][i] for one in expected]) for i in range(2)]
-        np.testing.assert_allclose(logits, wanted[0], **CLOSE)
-        np.testing.assert_allclose(gates, wanted[1], **CLOSE)
+    expected = [logits_and_gates(plain.model, prompt) for prompt in [*prompts, prompts[-1]]]
+    wanted = [np.concatenate(one, axis=1) for one in zip(*expected, strict=True)]
+    logits = np.stack([head_logits(model.model, rows) for rows in states])
+    gate_logits = jax.jit(model.model.gate_logits)
+    gates = np.stack([gate_logits(rows) for rows in states])
+    np.testing.assert_allclose(logits[:, places], wanted[0], **CLOSE)
+    np.testing.assert_allclose(gates[:, places], wanted[1], **CLOSE)
 
 
 def test_tokens_that_leave_early_leave_behind_what_they_do_in_the_reference(golden):
@@ -82,7 +74,7 @@ def test_tokens_that_leave_early_leave_behind_what_they_do_in_the_reference(gold
         return loop_states(model, batch, leaves=lambda loop, rows: exit_loops <= loop)
 
     states = states_with_exits(model, batch, jnp.asarray(exit_loops))
-    logits = np.asarray(model.logits(states[-1]))[first : first + len(trace)]
+    logits = np.asarray(head_logits(model, states[-1]))[first : first + len(trace)]
     np.testing.assert_allclose(logits, expected, **CLOSE)
 
 
@@ -105,8 +97,9 @@ def test_confident_tokens_leave_in_the_share_of_rows_that_is_asked_for(square_go
 def test_fewer_loops_are_the_first_ones(square_golden):
     model = loaded_model(square_golden.folder).model
     batch = packed([square_golden.prompts[0][:20]], 64)
-    two = loop_states(model, batch, num_loops=2)
-    np.testing.assert_array_equal(two, loop_states(model, batch)[:2])
+    states = jax.jit(loop_states, static_argnames="num_loops")
+    two, all_four = states(model, batch, num_loops=2), states(model, batch)
+    np.testing.assert_array_equal(two, np.asarray(all_four)[:2])
 
 
 @pytest.mark.long

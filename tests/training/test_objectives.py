@@ -13,6 +13,13 @@ from looped.training.objectives.objective import (
     log_exit_probabilities,
 )
 
+# One program each, instead of one for every operation and shape.
+expected_loss = jax.jit(expected_loss, static_argnums=2)
+gate_loss = jax.jit(gate_loss, static_argnames=("slope", "margin"))
+continue_targets = jax.jit(continue_targets, static_argnames=("slope", "margin"))
+lookahead_loss, cross_entropy = jax.jit(lookahead_loss), jax.jit(cross_entropy)
+log_exit_probabilities, exit_cdf = jax.jit(log_exit_probabilities), jax.jit(exit_cdf)
+
 RNG = np.random.default_rng(0)
 GATES = RNG.normal(size=(4, 5)).astype(np.float32)
 LOSSES = RNG.gamma(1.0, size=(4, 5)).astype(np.float32)
@@ -40,7 +47,7 @@ def test_exit_probabilities_sum_to_one_and_the_last_loop_takes_the_rest():
 
 def test_hopeless_hazards_give_no_infinities():
     gates = jnp.asarray([[-200.0, 200.0], [300.0, -300.0], [0.0, 0.0]])
-    gradient = jax.grad(lambda g: expected_loss(jnp.ones((3, 2)), g, 0.1).sum())(gates)
+    gradient = jax.jit(jax.grad(lambda g: expected_loss(np.ones((3, 2)), g, 0.1).sum()))(gates)
     assert np.isfinite(np.asarray(gradient)).all()
     assert np.isfinite(np.asarray(expected_loss(jnp.ones((3, 2)), gates, 0.1))).all()
 
@@ -84,10 +91,10 @@ def test_the_second_stage_has_no_gradient_but_for_the_gates_before_the_last():
     def loss(gates, losses):
         return gate_loss(gates, losses, slope=5.0, margin=0.2).sum()
 
-    gates, losses = jax.grad(loss, argnums=(0, 1))(jnp.asarray(GATES), jnp.asarray(LOSSES))
+    gates, losses = jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.asarray(GATES), jnp.asarray(LOSSES))
     assert not np.asarray(losses).any()
-    assert np.asarray(gates[:-1]).all()
-    assert not np.asarray(gates[-1]).any()
+    assert np.asarray(gates)[:-1].all()
+    assert not np.asarray(gates)[-1].any()
 
 
 def test_the_lookahead_loss_is_cross_entropy_and_the_error_of_the_cdf():
@@ -102,7 +109,7 @@ def test_the_lookahead_loss_is_cross_entropy_and_the_error_of_the_cdf():
 
 
 def test_a_student_that_says_what_the_teacher_says_has_no_cdf_error_and_teaches_nothing():
-    logits = jnp.asarray(GATES[:2])
+    logits = GATES[:2]
     assert not np.asarray(lookahead_loss(logits, logits)[1]).any()
-    gradient = jax.grad(lambda t: sum(lookahead_loss(logits, t)).sum())(logits + 1)
+    gradient = jax.jit(jax.grad(lambda t: sum(lookahead_loss(logits, t)).sum()))(logits + 1)
     assert not np.asarray(gradient).any()
