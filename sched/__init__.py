@@ -1,14 +1,16 @@
 """Who runs next: the scheduler of looped, in pure Python, without a device and without a clock.
 
 A request waits, is admitted with a slot and a promise of KV blocks, runs its prompt chunk by
-chunk through all P depths (PREFILL), then its newest token through one loop per launch
-(RECURRENT) until its exit rule lets it go to the LM head (CODA), and so on until it is finished.
+chunk through all P depths (PREFILL), and then its row rides in every launch, a loop in each
+(RECURRENT), until it is finished. Whether a token leaves the loop, and which one follows, the
+device decides inside the launch; the scheduler reads of it `run_ahead` launches later.
 
     scheduler, progress        the class that ties it together; what a result changes
     config, sizes, exits, request, errors
                                what is asked, what follows where it is not, and what is refused
     items, states, results     the contract with the runner: launches out, results in
     view                       what could run, as a policy sees it
+    outlook                    what a row can be when the launches that are out have run
     launches, buckets, ladders
                                the kinds of launch: rows, results and costs; row counts to compile
     memory/                    who enters, and what it holds
@@ -23,7 +25,7 @@ The same Scheduler serves the engine, the tests' stub executor and the simulator
 from .buckets import (
     Ladder,
     bucket_for,
-    coda_ladder,
+    head_ladder,
     prefill_ladder,
     prefill_pads_no_more,
     recurrent_ladder,
@@ -41,11 +43,18 @@ from .exits import (
     decide,
     is_deciding,
     resolve_exit,
-    runs_gate,
 )
 from .items import Batch, ItemKind, PromptItem, ScheduledItem
 from .ladders import Rung, all_rungs, ladders_for, reachable_rungs, rung_order
-from .launches import LAUNCH_KINDS, Calls, LaunchKind, calls_of, launch_kind
+from .launches import (
+    LAUNCH_KINDS,
+    PROGRAM_KINDS,
+    Calls,
+    LaunchKind,
+    calls_of,
+    head_bucket,
+    launch_kind,
+)
 from .policies import (
     POLICIES,
     Policy,
@@ -60,10 +69,10 @@ from .policies import (
 )
 from .request import NO_INDEX, NO_SLOT, FinishReason, PromptScoring, Request, Stage
 from .results import (
-    CodaResult,
+    HeadResult,
     LaunchResult,
     PromptScores,
-    RecurrentResult,
+    RowStatus,
     ScoreResult,
     StepUpdate,
     TokenOutput,
@@ -79,6 +88,7 @@ from .simulator.simulation import (
     SimulatedOutput,
     Simulation,
     SimulationCosts,
+    SimulationListener,
 )
 from .sizes import budget_for, default_budget, default_chunk_size, useful_chunk_size
 from .states import PromptStateHandle, PromptStateOwner
@@ -89,13 +99,13 @@ __all__ = [
     "NO_INDEX",
     "NO_SLOT",
     "POLICIES",
+    "PROGRAM_KINDS",
     "Arrival",
     "Arrivals",
     "Batch",
     "Calls",
     "Choice",
     "ClosedArrivals",
-    "CodaResult",
     "ConfigError",
     "CostModel",
     "Executor",
@@ -104,6 +114,7 @@ __all__ = [
     "ExitOptions",
     "ExitRule",
     "FinishReason",
+    "HeadResult",
     "InterfaceError",
     "ItemKind",
     "Ladder",
@@ -118,9 +129,9 @@ __all__ = [
     "PromptScoring",
     "PromptStateHandle",
     "PromptStateOwner",
-    "RecurrentResult",
     "Request",
     "RequestError",
+    "RowStatus",
     "Rung",
     "ScheduledItem",
     "Scheduler",
@@ -134,6 +145,7 @@ __all__ = [
     "SimulatedOutput",
     "Simulation",
     "SimulationCosts",
+    "SimulationListener",
     "Stage",
     "StepUpdate",
     "TimedArrivals",
@@ -144,10 +156,11 @@ __all__ = [
     "bucket_for",
     "budget_for",
     "calls_of",
-    "coda_ladder",
     "decide",
     "default_budget",
     "default_chunk_size",
+    "head_bucket",
+    "head_ladder",
     "is_deciding",
     "ladders_for",
     "launch_kind",
@@ -162,7 +175,6 @@ __all__ = [
     "resolve_exit",
     "resolve_policy",
     "rung_order",
-    "runs_gate",
     "score_ladder",
     "slack_policy",
     "useful_chunk_size",

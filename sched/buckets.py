@@ -28,7 +28,8 @@ def recurrent_ladder(budget: int, chunk: int, max_num_seqs: int) -> Ladder:
     return tuple(sorted({*_powers_of_two(MIN_ROWS, budget), min(mixed, max(MIN_ROWS, budget))}))
 
 
-def coda_ladder(max_num_seqs: int) -> Ladder:
+@cache
+def head_ladder(max_num_seqs: int) -> Ladder:
     """Powers of two below max_num_seqs, and max_num_seqs."""
     return _powers_of_two(MIN_ROWS, max_num_seqs)
 

@@ -9,6 +9,9 @@ from .sizes import budget_for, default_budget, default_chunk_size, useful_chunk_
 DEFAULT_PROMPT_SHORTCUT = True
 """Measured: experiments/prompt_shortcut.py."""
 SCHEDULING_POLICIES = ("fcfs", "priority")
+DEFAULT_RUN_AHEAD = 1
+MAX_RUN_AHEAD = 4
+"""A deeper queue hides nothing more, and every arrival waits behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,6 @@ class SchedulerOptions:
     """Positions in a KV block."""
     kv_watermark: int = 0
     """Blocks, over all planes, kept free at admission while anything is active."""
-    min_coda_batch_size: int = 1
-    """Rows worth an LM-head launch while other tokens are still in the loops."""
     max_prefill_batches_before_decode: int | None = None
     """Prompt launches before a ready decode goes first. None: 1, where the policy uses it."""
     scheduling_policy: str = "fcfs"
@@ -49,12 +50,15 @@ class SchedulerOptions:
     prefix_caching: bool | None = None
     """Share the KV of full prompt blocks between requests with equal prefixes. None: on, but for
     a policy that has several prompt items of a request under way at once."""
+    run_ahead: int | None = None
+    """Launches that may be under way before the record of the oldest is read, 0..4; tokens are the
+    same at each. None: 1, or 0 for a policy that orders by depth."""
     incremental_kv: bool = False
     """Claim KV when it is first written; gains no concurrency until preemption exists."""
 
     def __post_init__(self) -> None:
         """Check every option alone; those that others depend on are SchedulerConfig's."""
-        positive = "block_size max_num_seqs min_coda_batch_size admission_scan_limit"
+        positive = "block_size max_num_seqs admission_scan_limit"
         for name in positive.split():
             self._check_at_least(1, name)
         self._check_at_least(0, "admission_bypass_limit")
@@ -62,6 +66,8 @@ class SchedulerOptions:
         for name in ("max_num_batched_tokens", "max_prefill_batches_before_decode"):
             if getattr(self, name) is not None:
                 self._check_at_least(1, name)
+        if self.run_ahead is not None and not 0 <= self.run_ahead <= MAX_RUN_AHEAD:
+            raise ConfigError(f"run_ahead must be in 0..{MAX_RUN_AHEAD}, got {self.run_ahead}")
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(
                 f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, "
@@ -182,6 +188,12 @@ class SchedulerConfig(SchedulerOptions):
         """Return prefix_caching, or its default under `policy`."""
         return self.max_window(policy) == 1 if self.prefix_caching is None else self.prefix_caching
 
+    def launches_ahead(self, policy: Policy) -> int:
+        """Return run_ahead, or its default under `policy`."""
+        if self.run_ahead is not None:
+            return self.run_ahead
+        return 0 if policy.needs_depths else DEFAULT_RUN_AHEAD
+
     def check_policy(self, policy: Policy) -> None:
         """Check the options that depend on the policy.
 
@@ -198,6 +210,11 @@ class SchedulerConfig(SchedulerOptions):
             raise ConfigError(
                 f"prompt_shortcut must be left out with policy {policy.name}, which ignores it; "
                 f"got {self.prompt_shortcut}"
+            )
+        if self.run_ahead and policy.needs_depths:
+            raise ConfigError(
+                f"run_ahead must be 0, or left out, with policy {policy.name}, which orders by "
+                f"depths that only a read record tells; got {self.run_ahead}"
             )
         if self.prefix_caching and self.max_window(policy) > 1:
             raise ConfigError(
@@ -246,12 +263,6 @@ class SchedulerConfig(SchedulerOptions):
             raise ConfigError(
                 f"max_decode_rows must be in 1..max_num_seqs: {self.max_decode_rows} is not in "
                 f"1..{self.max_num_seqs}; leave it out for all"
-            )
-        if self.min_coda_batch_size > self.max_num_seqs:
-            raise ConfigError(
-                "min_coda_batch_size must be <= max_num_seqs, or it is never reached: "
-                f"{self.min_coda_batch_size} > {self.max_num_seqs}; "
-                f"try --min-coda-batch-size {self.max_num_seqs}"
             )
         if self.num_blocks < self.num_planes:
             raise ConfigError(

@@ -1,15 +1,18 @@
 """When a token leaves the loop: what a user may ask, what that means, and the decision itself.
 
 `ExitOptions` is the question (None: the engine's default), `ExitRule` the complete answer.
-The two predicates say in which launches the gate runs and in which one the host has to read it;
-the Scheduler marks its items with them and the Runner obeys, so both sides count the same
-readbacks. A *loop* is 1-based here: the number of passes executed after the launch in question.
+
+The device decides, by the same rules (`looped.programs.exit_decisions`); `decide` is what they are
+tested against. The Scheduler foresees: `possible_states` says what can have become of a row in
+launches whose records it has not read. A *loop* is 1-based here: the number of passes executed
+after the launch in question.
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .errors import InterfaceError, RequestError
 
@@ -170,9 +173,9 @@ def _first_given(*values: T | None) -> T:
 
 
 def is_deciding(rule: ExitRule, loop: int, is_exit_pending: bool) -> bool:
-    """Whether the host has to read a signal after `loop` to know what the token does.
+    """Whether what the token does after `loop` depends on a signal.
 
-    Everywhere else the outcome is fixed, and a launch without a deciding row is not read.
+    Everywhere else the outcome is fixed.
     """
     if rule.threshold >= 1.0 or is_exit_pending:
         return False
@@ -183,19 +186,6 @@ def is_deciding(rule: ExitRule, loop: int, is_exit_pending: bool) -> bool:
     return rule.min_loops - 1 <= loop < rule.max_loops - 1
 
 
-def runs_gate(rule: ExitRule, loop: int, is_exit_pending: bool) -> bool:
-    """Whether a decode row needs the gate in the pass that completes `loop`.
-
-    The survival product of the Ouro modes needs the gate of every loop, also before min_loops;
-    the look-ahead head has no memory and runs only where it decides.
-    """
-    if rule.threshold >= 1.0 or is_exit_pending:
-        return False
-    if rule.mode in LOOKAHEAD_MODES:
-        return is_deciding(rule, loop, is_exit_pending)
-    return loop < rule.max_loops
-
-
 def decide(
     rule: ExitRule, loop: int, signal: float | None, is_exit_pending: bool, output_index: int
 ) -> ExitDecision:
@@ -204,7 +194,7 @@ def decide(
     Args:
         rule: the request's exit rule.
         loop: loops executed, 1-based.
-        signal: float32 value read from the device: 1 - prod(1 - sigmoid(g)) for the Ouro modes,
+        signal: float32 value: 1 - prod(1 - sigmoid(g)) for the Ouro modes,
             the head's score for the look-ahead modes. Looked at only where `is_deciding`.
         is_exit_pending: an earlier EXIT_NEXT.
         output_index: index of the token among the request's outputs.
@@ -217,10 +207,7 @@ def decide(
     if not is_deciding(rule, loop, is_exit_pending):
         return ExitDecision.CONTINUE
     if signal is None:
-        raise InterfaceError(
-            f"expected a signal at loop {loop} of exit mode {rule.mode}, got none; "
-            "a launch with a deciding row must be read"
-        )
+        raise InterfaceError(f"expected a signal at loop {loop} of exit mode {rule.mode}, got none")
     if signal >= rule.threshold:
         return ExitDecision.EXIT if rule.mode is ExitMode.OURO else ExitDecision.EXIT_NEXT
     return ExitDecision.CONTINUE
@@ -231,3 +218,44 @@ def last_loop(rule: ExitRule, output_index: int) -> int:
     if output_index < len(rule.trace):
         return rule.trace[output_index]
     return rule.max_loops
+
+
+class RowState(NamedTuple):
+    """Where a decode row stands between two passes."""
+
+    output_index: int
+    """Index of the output token that its row leads to."""
+    loops_done: int
+    """Loops that it has run; a token that has left stands at 0 of the next."""
+    is_exit_pending: bool
+    """Whether it leaves after its next loop."""
+
+
+def leaves_after(state: RowState, rule: ExitRule, num_planes: int) -> bool | None:
+    """Whether a row leaves in its next pass; None where a signal decides in that pass."""
+    index, loops_done, is_pending = state
+    loop = loops_done + 1
+    last = num_planes if index == 0 else last_loop(rule, index)
+    if is_pending or loop >= last:
+        return True
+    if rule.mode is ExitMode.OURO and index > 0 and is_deciding(rule, loop, False):
+        return None
+    return False
+
+
+def possible_states(
+    states: Iterable[RowState], rule: ExitRule, num_planes: int
+) -> tuple[RowState, ...]:
+    """Return what can have become of a row after one more pass, given what it can be before it."""
+    after: dict[RowState, None] = {}
+    for state in states:
+        leaves = leaves_after(state, rule, num_planes)
+        if leaves is not False:
+            after[RowState(state.output_index + 1, 0, False)] = None
+        if leaves is not True:
+            loop = state.loops_done + 1
+            after[RowState(state.output_index, loop, False)] = None
+            is_delayed = rule.mode is not ExitMode.OURO and state.output_index > 0
+            if is_delayed and is_deciding(rule, loop, False):
+                after[RowState(state.output_index, loop, True)] = None
+    return tuple(after)

@@ -2,7 +2,8 @@
 
 A batch is one launch. A recurrent batch lists its decode items first, then the rows of each
 prompt item as one contiguous run; every item stands at its own depth. What an item says about
-its range and depth is authoritative for the runner.
+its range and depth is authoritative for the runner. A decode row whose outcome in launches under
+way is not certain has no depth here: only the device knows it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ class PromptItem:
     """Where the runner keeps its hidden rows between launches."""
     depth: int = 0
     """Next depth to run, 0..P-1; P while the last score is awaited."""
-    embedded: bool = False
-    """Whether its tokens have been embedded; its first pass does it."""
     awaits_score: bool = False
     """Whether its rows have to be scored before anything else happens to it."""
 
@@ -48,33 +47,43 @@ class PromptItem:
         return self.token_start + self.token_count
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class ScheduledItem:
-    """One item as it can be launched now. Policies choose among these."""
+    """One item as it can be launched now. Policies choose among these.
+
+    Not to be written to; frozen it would take four times as long to make, and one is made for each
+    row of each launch.
+    """
 
     request: Request
     """Whose item it is."""
     kind: ItemKind
     """PROMPT or DECODE; the only thing that runner and scheduler dispatch on in a launch."""
-    depth: int
-    """Depth that runs next, 0..P-1. In a coda or a score: the last depth that ran."""
+    depth: int | None
+    """Depth that runs next, 0..P-1; in a score the last depth that ran. None where what launches
+    under way decide makes it uncertain, of DECODE items alone."""
     first_position: int
-    """Position of its first row."""
+    """Position of its first row; of an uncertain one the furthest possible."""
     count: int
     """Its rows, at consecutive positions."""
     prompt_item: PromptItem | None = None
     """The chunk behind a PROMPT item."""
-    runs_gate: bool = False
-    """Whether its row needs the gate in this pass."""
     is_single_pass: bool = False
     """Whether it may run one depth a launch only: it is scored after each, or follows an item of
     its prompt that is under way, whose KV it needs in every plane that it runs."""
-    is_deciding: bool = False
-    """Whether the host has to read its signal after this pass."""
-    output_index: int = 0
-    """Index of the output token that its row leads to. DECODE items."""
-    exit_loop: int = 0
-    """Loops run before this coda; 0 outside a coda. Below P, planes are to be completed."""
+    output_index: int | None = 0
+    """Index of the output token that its row leads to; None where it is uncertain. DECODE
+    items."""
+    is_exit_pending: bool | None = False
+    """Whether it leaves after this pass, as a look ahead has said; None where that is uncertain."""
+    passes_to_head: int = 0
+    """Passes after which its row may need the LM head; 0: in no launch that it can be in next."""
+
+    @property
+    def known_depth(self) -> int:
+        """The depth, where it is certain."""
+        assert self.depth is not None, "only a policy that declares needs_depths may ask"
+        return self.depth
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +93,7 @@ class Batch:
     launch: LaunchKind
     """The compiled call."""
     items: tuple[ScheduledItem, ...]
-    """Decode items, then prompt items, of which a request may have several; in a coda one item a
-    request, in a score one item."""
+    """Decode items, then prompt items, of which a request may have several; in a score one item."""
     num_passes: int = 1
     """Depths to run: 1 but for PREFILL."""
 
@@ -100,11 +108,11 @@ class Batch:
         return sum(item.kind is ItemKind.DECODE for item in self.items)
 
     @cached_property
-    def runs_gate(self) -> bool:
-        """Whether the gate has to be computed."""
-        return any(item.runs_gate for item in self.items)
+    def head_items(self) -> tuple[ScheduledItem, ...]:
+        """Items whose row may finish in this launch, one a request; a head follows for them."""
+        return tuple([item for item in self.items if item.passes_to_head == self.num_passes])
 
     @cached_property
     def is_read(self) -> bool:
-        """Whether the host reads the launch: LM heads, and passes with a deciding row."""
-        return not self.launch.runs_layers or any(item.is_deciding for item in self.items)
+        """Whether the launch brings anything that the host reads."""
+        return self.launch.brings_scores or bool(self.head_items)

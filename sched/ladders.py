@@ -1,14 +1,14 @@
-"""Row buckets of each launch kind that a configuration uses, for engines and simulators alike."""
+"""Row buckets of each program that a configuration uses, for engines and simulators alike."""
 
 from collections.abc import Mapping, Sequence
 
 from .buckets import Ladder, bucket_for
 from .config import SchedulerConfig
-from .launches import LAUNCH_KINDS, LaunchKind, RowLimits
+from .launches import PROGRAM_KINDS, LaunchKind, RowLimits
 from .policies import Policy
 
 Rung = tuple[LaunchKind, int]
-"""A launch kind and its number of rows, padding included."""
+"""The kind of a program and its number of rows, padding included."""
 
 
 def ladders_for(
@@ -27,7 +27,7 @@ def ladders_for(
     policy = policy or config.chosen_policy
     ladders: dict[LaunchKind, Ladder] = {}
     # Those that stand alone come first; logs and progress bars have kept this order.
-    for kind in sorted(LAUNCH_KINDS, key=_can_be_split):
+    for kind in sorted(PROGRAM_KINDS, key=_can_be_split):
         ladder = kind.ladder(config, policy, is_deterministic=is_deterministic)
         if ladder is not None:
             ladders[kind] = ladder[-1:] if is_deterministic else ladder
@@ -41,7 +41,7 @@ def all_rungs(ladders: Mapping[LaunchKind, Ladder]) -> list[Rung]:
 
 def rung_order(rung: Rung) -> tuple[int, int]:
     """Sort key of rungs: by kind, then by rows."""
-    return LAUNCH_KINDS.index(rung[0]), rung[1]
+    return PROGRAM_KINDS.index(rung[0]), rung[1]
 
 
 def reachable_rungs(

@@ -1,9 +1,10 @@
 """The kinds of launch, as scheduler and simulator know them; the only place here that tells them
 apart.
 
-A launch runs a program. This is the half of it that needs no device: which rows it has and how
-they are padded, what it brings back, and whose cost it shares. The other half, which packs it,
-runs it and reads it, is registered under the same kind in `looped.programs.registry`.
+A launch runs a program, and behind it the `head` where a row may finish. This is the half of a
+program that needs no device: which rows it has and how they are padded, and whose cost it shares.
+The other half, which packs it and runs it, is registered under the same kind in
+`looped.programs.registry`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 from .buckets import (
     Ladder,
     bucket_for,
-    coda_ladder,
+    head_ladder,
     prefill_ladder,
     prefill_pads_no_more,
     recurrent_ladder,
     score_ladder,
 )
 from .items import Batch, ScheduledItem
-from .results import CodaResult, LaunchResult, RecurrentResult, ScoreResult
 
 if TYPE_CHECKING:
     from .config import SchedulerConfig
@@ -45,27 +45,28 @@ class RowLimits:
 
 
 class LaunchKind(ABC):
-    """One kind of launch. There is one object of each, compared by identity."""
+    """One kind of launch, or of program. There is one object of each, compared by identity."""
 
     RECURRENT: ClassVar[LaunchKind]
     """One pass over rows of any kind at any depth."""
     PREFILL: ClassVar[LaunchKind]
-    """Several passes over prompt rows that share a depth."""
-    CODA: ClassVar[LaunchKind]
-    """LM head and sampling, one row a request."""
+    """All P passes over prompt rows, from depth 0."""
     SCORE: ClassVar[LaunchKind]
     """LM head at the rows of one prompt item, for the log-probabilities of its tokens."""
+    HEAD: ClassVar[LaunchKind]
+    """LM head and sampling, one row a request: a program that follows a launch of another kind,
+    never a launch of its own."""
 
     name: ClassVar[str]
     """In upper case; logs, cost tables and profiles have it in lower case."""
-    result_type: ClassVar[type[LaunchResult]]
-    """What it brings back."""
     runs_layers: ClassVar[bool] = False
     """Whether it is a pass, or several; the others run the LM head."""
     carries_decode: ClassVar[bool] = False
     """Whether decode rows run their loops in it, with prompt rows behind them."""
-    draws_tokens: ClassVar[bool] = False
-    """Whether it brings the next token of each of its rows."""
+    brings_scores: ClassVar[bool] = False
+    """Whether it brings log-probabilities of a prompt's tokens."""
+    is_launched: ClassVar[bool] = True
+    """Whether launches are called after it; the others only follow one."""
 
     @property
     def stand_in(self) -> LaunchKind:
@@ -101,7 +102,6 @@ class LaunchKind(ABC):
 
 class _Recurrent(LaunchKind):
     name = "RECURRENT"
-    result_type = RecurrentResult
     runs_layers = True
     carries_decode = True
 
@@ -114,7 +114,6 @@ class _Recurrent(LaunchKind):
 
 class _Prefill(LaunchKind):
     name = "PREFILL"
-    result_type = RecurrentResult
     runs_layers = True
 
     @property
@@ -140,13 +139,12 @@ class _Prefill(LaunchKind):
         )
 
 
-class _Coda(LaunchKind):
-    name = "CODA"
-    result_type = CodaResult
-    draws_tokens = True
+class _Head(LaunchKind):
+    name = "HEAD"
+    is_launched = False
 
     def ladder(self, config: SchedulerConfig, policy: Policy, *, is_deterministic: bool) -> Ladder:
-        return coda_ladder(config.max_num_seqs)
+        return head_ladder(config.max_num_seqs)
 
     def most_rows(self, limits: RowLimits) -> int:
         return limits.num_seqs
@@ -154,11 +152,11 @@ class _Coda(LaunchKind):
 
 class _Score(LaunchKind):
     name = "SCORE"
-    result_type = ScoreResult
+    brings_scores = True
 
     @property
     def stand_in(self) -> LaunchKind:
-        return LaunchKind.CODA
+        return LaunchKind.HEAD
 
     def ladder(self, config: SchedulerConfig, policy: Policy, *, is_deterministic: bool) -> Ladder:
         # A deterministic engine's bucket must not depend on the chunk.
@@ -170,13 +168,15 @@ class _Score(LaunchKind):
 
 LaunchKind.RECURRENT = _Recurrent()
 LaunchKind.PREFILL = _Prefill()
-LaunchKind.CODA = _Coda()
 LaunchKind.SCORE = _Score()
+LaunchKind.HEAD = _Head()
 
-LAUNCH_KINDS = (LaunchKind.RECURRENT, LaunchKind.PREFILL, LaunchKind.CODA, LaunchKind.SCORE)
+PROGRAM_KINDS = (LaunchKind.RECURRENT, LaunchKind.PREFILL, LaunchKind.SCORE, LaunchKind.HEAD)
 """All of them."""
+LAUNCH_KINDS = tuple(kind for kind in PROGRAM_KINDS if kind.is_launched)
+"""Those that launches have."""
 
-_BY_NAME = {kind.name.lower(): kind for kind in LAUNCH_KINDS}
+_BY_NAME = {kind.name.lower(): kind for kind in PROGRAM_KINDS}
 
 
 def launch_kind(name: str) -> LaunchKind:
@@ -188,11 +188,6 @@ def pass_batch(items: tuple[ScheduledItem, ...], num_passes: int = 1) -> Batch:
     """Return a launch that runs items through so many passes over the layers."""
     kind = LaunchKind.PREFILL if num_passes > 1 else LaunchKind.RECURRENT
     return Batch(kind, items, num_passes)
-
-
-def coda_batch(items: tuple[ScheduledItem, ...]) -> Batch:
-    """Return a launch that draws the next token of each item."""
-    return Batch(LaunchKind.CODA, items)
 
 
 def score_batch(item: ScheduledItem) -> Batch:
@@ -221,3 +216,9 @@ def calls_of(batch: Batch, ladders: Mapping[LaunchKind, Ladder]) -> Calls:
     num_calls = 1 if batch.launch in ladders else batch.num_passes
     kind = batch.launch.called_kind(num_calls)
     return Calls(kind, bucket_for(ladders[kind], batch.num_rows), num_calls)
+
+
+def head_bucket(batch: Batch, ladders: Mapping[LaunchKind, Ladder]) -> int:
+    """Return the rows of the head that follows a launch, padding included; 0 without one."""
+    num_rows = len(batch.head_items)
+    return bucket_for(ladders[LaunchKind.HEAD], num_rows) if num_rows else 0

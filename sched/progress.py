@@ -1,21 +1,22 @@
-"""What a finished launch means for its requests: one `apply` for every policy.
+"""What a launch means for its requests: what is certain when it is handed out, the rest when its
+record is applied. One for every policy.
 
-Items are dispatched on what the launch brings back and on their own kind, never on a stage. A
-request that was aborted while in flight ends here: its results are dropped and nothing of it is
-published.
+Items are dispatched on what the launch brings back and on their own kind, never on a stage. What a
+launch brings for a request that has ended meanwhile is dropped, and nothing of it is published.
 """
+
+from __future__ import annotations
 
 from .choice.offer import num_targets
 from .errors import InterfaceError
-from .exits import ExitDecision, decide
 from .items import Batch, ItemKind, PromptItem, ScheduledItem
 from .memory.resources import Resources
 from .request import FinishReason, PromptScoring, Request, Stage
 from .results import (
-    CodaResult,
+    HeadResult,
     LaunchResult,
     PromptScores,
-    RecurrentResult,
+    RowStatus,
     ScoreResult,
     StepUpdate,
     TokenOutput,
@@ -29,99 +30,100 @@ class Progress:
         self._num_planes = num_planes
         self._resources = resources
 
+    def dispatched(self, batch: Batch) -> None:
+        """Account for what is certain of a launch: prompt items advance, and rows ride."""
+        for item in batch.items:
+            request = item.request
+            if item.kind is ItemKind.DECODE:
+                request.launched_row()
+                continue
+            assert item.prompt_item is not None
+            self._advance_prompt(batch, request, item.prompt_item)
+            if item.passes_to_head == batch.num_passes:
+                request.launched_row()
+
     def apply(self, batch: Batch, result: LaunchResult) -> StepUpdate:
         """Consume the result of a launch.
 
         Raises:
             InterfaceError: the result does not fit the batch; nothing has changed.
         """
-        if not isinstance(result, batch.launch.result_type):
-            raise _wrong_type(batch, result)
-        match result:
-            case RecurrentResult():
-                return self._apply_passes(batch, result)
-            case CodaResult():
-                return self._apply_coda(batch, result)
-            case ScoreResult():
-                return self._apply_score(batch, result)
+        self._check(batch, result)
+        update = StepUpdate()
+        if result.score is not None:
+            self._apply_score(batch.items[0], result.score, update)
+        else:
+            self._apply_passes(batch, update)
+        if result.head is not None:
+            self._apply_rows(batch, result.head, update)
+        return update
 
     def fail(self, batch: Batch, message: str) -> list[Request]:
         """End the requests of a batch that could not be run; returns each once."""
-        requests = list(dict.fromkeys(item.request for item in batch.items))
+        requests = [
+            request
+            for request in dict.fromkeys(item.request for item in batch.items)
+            if not request.is_finished
+        ]
         for request in requests:
-            self._land(request)
             self.end(request, FinishReason.ERROR, message)
         return requests
 
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
-        """End an active request that is not in flight; an abort that waited has precedence."""
+        """End an active request, whatever is under way of it."""
         self._resources.release(request)
         request.stage = Stage.FINISHED
-        request.finish_reason = FinishReason.ABORT if request.is_aborted else reason
-        request.error = None if request.is_aborted else error
+        request.finish_reason = reason
+        request.error = error
 
-    def _apply_passes(self, batch: Batch, result: RecurrentResult) -> StepUpdate:
-        signals = self._checked_signals(batch, result)
-        update = StepUpdate()
-        for index, item in enumerate(batch.items):
-            request = item.request
-            self._land(request)
-            if request.is_aborted:
-                self._end_aborted(request, update)
-            elif item.kind is ItemKind.PROMPT:
-                self._advance_prompt(item, batch.num_passes, update)
-            else:
-                self._advance_decode(item, signals[index])
-        return update
-
-    def _apply_coda(self, batch: Batch, result: CodaResult) -> StepUpdate:
-        num_items = len(batch.items)
-        lengths = (len(result.token_ids), len(result.logprobs), len(result.is_finite))
-        if lengths != (num_items,) * 3:
-            raise InterfaceError(f"expected {num_items} entries in a coda result, got {lengths}")
-        update = StepUpdate()
-        tops = result.top_logprobs if result.top_logprobs is not None else [None] * num_items
-        if len(tops) != num_items:
-            raise InterfaceError(f"expected {num_items} entries of top_logprobs, got {len(tops)}")
-        rows = zip(
-            batch.items, result.token_ids, result.logprobs, tops, result.is_finite, strict=True
-        )
-        for item, token_id, logprob, top_logprobs, is_finite in rows:
-            request = item.request
-            self._land(request)
-            if request.is_aborted:
-                self._end_aborted(request, update)
-            elif is_finite:
-                token = TokenOutput(
-                    request, item.output_index, token_id, logprob, item.exit_loop, top_logprobs
-                )
-                self._add_token(token, update)
-            else:
-                self._end_non_finite(request, f"output token {item.output_index}", update)
-        return update
-
-    def _apply_score(self, batch: Batch, result: ScoreResult) -> StepUpdate:
-        (item,) = batch.items
-        request, prompt_item = item.request, item.prompt_item
-        assert prompt_item is not None
-        lengths = {len(result.logprobs), len(result.best_token_ids)}
-        if result.top_logprobs is not None:
-            lengths.add(len(result.top_logprobs))
-        if lengths != {item.count}:
-            raise InterfaceError(f"expected {item.count} entries in a score result, got {lengths}")
-        update = StepUpdate()
-        self._land(request)
-        if request.is_aborted:
-            self._end_aborted(request, update)
-        elif result.is_finite:
-            self._scores_after(request, item.depth + 1).extend(result)
-            prompt_item.awaits_score = False
-            self._complete_item(request, prompt_item, update)
+    def _advance_prompt(self, batch: Batch, request: Request, work: PromptItem) -> None:
+        if batch.launch.runs_layers:
+            work.depth += batch.num_passes
+            work.awaits_score = self._is_scored(request, work)
         else:
-            first, last = item.first_position + 1, item.first_position + item.count
-            place = f"prompt tokens {first} to {last} after loop {item.depth + 1}"
-            self._end_non_finite(request, place, update)
-        return update
+            work.awaits_score = False
+        if work.depth == self._num_planes and not work.awaits_score:
+            self._resources.complete_item(request, work)
+
+    def _is_scored(self, request: Request, work: PromptItem) -> bool:
+        is_due = request.scoring is PromptScoring.EVERY_LOOP or (
+            request.scoring is PromptScoring.LAST_LOOP and work.depth == self._num_planes
+        )
+        return is_due and num_targets(request, work) > 0
+
+    def _apply_passes(self, batch: Batch, update: StepUpdate) -> None:
+        for item in batch.items:
+            request = item.request
+            if request.is_finished:
+                continue
+            if item.kind is ItemKind.PROMPT:
+                if item.known_depth + batch.num_passes == self._num_planes:
+                    assert item.prompt_item is not None
+                    is_scored = request.scoring is not PromptScoring.NONE
+                    if not (is_scored and num_targets(request, item.prompt_item)):
+                        self._complete_tokens(request, item.prompt_item, update)
+            elif not item.passes_to_head:
+                request.row_stayed(is_exit_pending=None)
+
+    def _apply_score(self, item: ScheduledItem, result: ScoreResult, update: StepUpdate) -> None:
+        request, work = item.request, item.prompt_item
+        assert work is not None
+        if request.is_finished:
+            return
+        loop = item.known_depth + 1
+        if result.is_finite:
+            self._scores_after(request, loop).extend(result)
+            if loop == self._num_planes:
+                self._complete_tokens(request, work, update)
+            return
+        first, last = item.first_position + 1, item.first_position + item.count
+        self._end_non_finite(request, f"prompt tokens {first} to {last} after loop {loop}", update)
+
+    def _complete_tokens(self, request: Request, work: PromptItem, update: StepUpdate) -> None:
+        self._resources.written(request, work.token_end)
+        if request.max_tokens == 0 and work.token_end == request.num_prompt_tokens:
+            self.end(request, FinishReason.LENGTH)
+            update.finished.append(request)
 
     @staticmethod
     def _scores_after(request: Request, loop: int) -> PromptScores:
@@ -130,15 +132,6 @@ class Progress:
                 return scores
         request.prompt_scores.append(PromptScores(loop))
         return request.prompt_scores[-1]
-
-    def _land(self, request: Request) -> None:
-        request.is_in_flight = False
-
-    def _end_aborted(self, request: Request, update: StepUpdate) -> None:
-        if request.stage is Stage.FINISHED:
-            return  # with another item of the same launch
-        self.end(request, FinishReason.ABORT)
-        update.finished.append(request)
 
     def _end_non_finite(self, request: Request, place: str, update: StepUpdate) -> None:
         self._resources.blocks.withdraw(request)
@@ -150,40 +143,17 @@ class Progress:
         )
         update.finished.append(request)
 
-    def _advance_prompt(self, item: ScheduledItem, num_passes: int, update: StepUpdate) -> None:
-        request, prompt_item = item.request, item.prompt_item
-        assert prompt_item is not None
-        prompt_item.embedded = True
-        prompt_item.depth += num_passes
-        is_scored = request.scoring is PromptScoring.EVERY_LOOP or (
-            request.scoring is PromptScoring.LAST_LOOP and prompt_item.depth == self._num_planes
-        )
-        prompt_item.awaits_score = is_scored and num_targets(request, prompt_item) > 0
-        if not prompt_item.awaits_score:
-            self._complete_item(request, prompt_item, update)
-
-    def _complete_item(self, request: Request, prompt_item: PromptItem, update: StepUpdate) -> None:
-        """Move a request on if its chunk has run every depth, and is scored where it has to be."""
-        if prompt_item.depth < self._num_planes:
-            return
-        self._resources.complete_item(request, prompt_item)
-        if request.is_prompt_complete and request.max_tokens == 0:
-            self.end(request, FinishReason.LENGTH)
-            update.finished.append(request)
-
-    def _advance_decode(self, item: ScheduledItem, signal: float | None) -> None:
-        request = item.request
-        request.loops_done += 1
-        decision = decide(
-            request.exit_rule,
-            request.loops_done,
-            signal,
-            request.is_exit_pending,
-            item.output_index,
-        )
-        if decision is ExitDecision.EXIT:
-            request.stage = Stage.CODA
-        request.is_exit_pending = decision is ExitDecision.EXIT_NEXT
+    def _apply_rows(self, batch: Batch, head: HeadResult, update: StepUpdate) -> None:
+        for row, item in enumerate(batch.head_items):
+            request, status = item.request, head.statuses[row]
+            if request.is_finished:
+                continue
+            if status is not RowStatus.LEFT:
+                request.row_stayed(is_exit_pending=status is RowStatus.LEAVES_NEXT)
+            elif head.is_finite[row]:
+                self._add_token(_token(request, head, row), update)
+            else:
+                self._end_non_finite(request, f"output token {request.num_outputs}", update)
 
     def _add_token(self, token: TokenOutput, update: StepUpdate) -> None:
         request = token.request
@@ -197,31 +167,78 @@ class Progress:
         elif len(request.output_token_ids) == request.max_tokens:
             self.end(request, FinishReason.LENGTH)
         else:
-            request.stage = Stage.RECURRENT
-            request.loops_done = 0
+            request.row_left()
             return
         update.finished.append(request)
 
-    @staticmethod
-    def _checked_signals(batch: Batch, result: RecurrentResult) -> list[float | None]:
-        """Return a signal, or None, for every item of the batch that can be a decode item."""
-        if result.decode_signals is None:
-            if batch.is_read:
-                raise InterfaceError(
-                    "expected decode signals, since a row of the launch is at a deciding loop; "
-                    "got none"
-                )
-            return [None] * batch.num_decode
-        if len(result.decode_signals) != batch.num_decode:
-            raise InterfaceError(
-                f"expected {batch.num_decode} decode signals, one per decode item; "
-                f"got {len(result.decode_signals)}"
-            )
-        return list(result.decode_signals)
+    def _check(self, batch: Batch, result: LaunchResult) -> None:
+        """InterfaceError for a result that lacks something, or says what no rule allows."""
+        for name, part, is_due in (
+            ("head", result.head, bool(batch.head_items)),
+            ("score", result.score, batch.launch.brings_scores),
+        ):
+            if (part is not None) != is_due:
+                expected = f"a {name} result" if is_due else f"no {name} result"
+                raise InterfaceError(f"expected {expected} of a {batch.launch.name} launch")
+        if result.score is not None:
+            _check_score(batch.items[0], result.score)
+        if result.head is not None:
+            _check_lengths(len(batch.head_items), result.head)
+            for item, status, loops in zip(
+                batch.head_items, result.head.statuses, result.head.loops, strict=True
+            ):
+                if not item.request.is_finished:
+                    _check_row(item.request, status, loops)
 
 
-def _wrong_type(batch: Batch, result: LaunchResult) -> InterfaceError:
-    return InterfaceError(
-        f"unexpected {type(result).__name__} for a {batch.launch.name} launch: "
-        f"expected {batch.launch.result_type.__name__}"
+def _check_row(request: Request, status: RowStatus, loops: int) -> None:
+    outlook, loop = request.known, request.loops_done + 1
+    assert outlook is not None
+    if status is RowStatus.LEFT:
+        is_allowed = outlook.may_leave
+    else:
+        after = outlook.stayed(is_exit_pending=status is RowStatus.LEAVES_NEXT)
+        is_allowed = status is not RowStatus.MASKED and after is not None
+    if not is_allowed or loops != loop:
+        raise InterfaceError(
+            f"output token {request.num_outputs} of request {request.request_id!r}: expected what "
+            f"its exit rule allows after loop {loop}, got {status.name} after loop {loops}"
+        )
+
+
+def _token(request: Request, head: HeadResult, row: int) -> TokenOutput:
+    return TokenOutput(
+        request,
+        request.num_outputs,
+        head.token_ids[row],
+        head.logprobs[row],
+        head.loops[row],
+        None if head.top_logprobs is None else head.top_logprobs[row],
+        None if head.gates is None or not request.num_outputs else head.gates[row],
     )
+
+
+def _check_lengths(count: int, head: HeadResult) -> None:
+    lengths = [
+        len(values)
+        for values in (
+            head.statuses,
+            head.loops,
+            head.token_ids,
+            head.logprobs,
+            head.is_finite,
+            head.top_logprobs,
+            head.gates,
+        )
+        if values is not None
+    ]
+    if set(lengths) != {count}:
+        raise InterfaceError(f"expected {count} entries in a head result, got {lengths}")
+
+
+def _check_score(item: ScheduledItem, result: ScoreResult) -> None:
+    lengths = {len(result.logprobs), len(result.best_token_ids)}
+    if result.top_logprobs is not None:
+        lengths.add(len(result.top_logprobs))
+    if lengths != {item.count}:
+        raise InterfaceError(f"expected {item.count} entries in a score result, got {lengths}")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING
 
-from .exits import ExitRule
+from .exits import ExitRule, RowState
+from .outlook import FIRST, Outlook, outlook_at
 
 if TYPE_CHECKING:
     from .items import PromptItem
@@ -34,9 +35,7 @@ class Stage(Enum):
     PREFILL = auto()
     """Its prompt is not complete; it may be at any depth."""
     RECURRENT = auto()
-    """Its newest token runs through the loops."""
-    CODA = auto()
-    """Its hidden row is ready for the LM head."""
+    """Its prompt has run, and its tokens run through the loops."""
     FINISHED = auto()
     """Over, for the reason that `finish_reason` gives."""
 
@@ -106,20 +105,25 @@ class Request:
     num_published_blocks: int = field(default=0, init=False)
     """Full prompt blocks, per plane, that the prefix cache has seen."""
     num_prefilled_tokens: int = field(default=0, init=False)
-    """Prompt tokens whose KV is complete in every plane."""
+    """Prompt tokens that have run every loop, in launches that are out or before."""
+    num_written_tokens: int = field(default=0, init=False)
+    """Those among them whose launches have been applied: their KV is complete in every plane."""
     num_cached_tokens: int = field(default=0, init=False)
     """Those among them that the prefix cache held at admission."""
     prompt_items: list[PromptItem] = field(default_factory=list, init=False)
     """Chunks of the prompt under way, in prompt order; each has run deeper than the one after it,
     or as deep. Only in PREFILL, and one at most unless the policy has a window."""
     loops_done: int = field(default=0, init=False)
-    """Loops that the newest token has run."""
-    is_exit_pending: bool = field(default=False, init=False)
-    """The newest token leaves after its next loop."""
-    is_in_flight: bool = field(default=False, init=False)
-    """A launch with one of its items has not been applied."""
-    is_aborted: bool = field(default=False, init=False)
-    """Aborted while in flight: ends when its launch is applied."""
+    """Loops that the newest token has run, as far as launches have been applied; of the first
+    token, which the prompt's rows lead to, only the last is still to come."""
+    num_unread: int = field(default=0, init=False)
+    """Launches that are out and carry its row, or draw its first token."""
+    known: Outlook | None = field(default=None, init=False)
+    """What its row is, as far as launches have been applied; None before its prompt has run."""
+    outlook: Outlook | None = field(default=None, init=False)
+    """What its row can be when all of those have run; None before its prompt has."""
+    outlook_index: int = field(default=0, init=False)
+    """Output index of the earliest token that its row can be at then."""
     output_token_ids: list[int] = field(default_factory=list, init=False)
     """Generated tokens."""
     exit_depths: list[int] = field(default_factory=list, init=False)
@@ -151,11 +155,86 @@ class Request:
         return len(self.prompt_token_ids) + max(self.max_tokens, 1) - 1
 
     @property
-    def last_position(self) -> int:
-        """Position of its newest token, whose row the next coda reads."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids) - 1
+    def is_prompt_complete(self) -> bool:
+        """Whether every prompt token has run every loop, in launches that are out or before."""
+        return self.num_prefilled_tokens == len(self.prompt_token_ids)
 
     @property
-    def is_prompt_complete(self) -> bool:
-        """Whether every prompt token has run every loop."""
-        return self.num_prefilled_tokens == len(self.prompt_token_ids)
+    def is_finished(self) -> bool:
+        """Whether it is over."""
+        return self.stage is Stage.FINISHED
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens that it has got."""
+        return len(self.output_token_ids)
+
+    @property
+    def states(self) -> tuple[RowState, ...]:
+        """What its row can be when the launches that are out have run; one is certain."""
+        if self.outlook is None:
+            return ()
+        moved = self.outlook_index - FIRST
+        return tuple(
+            RowState(state.output_index + moved, state.loops_done, state.is_exit_pending)
+            for state in self.outlook.states
+        )
+
+    def begin_row(self, num_planes: int) -> None:
+        """Its prompt has run, and its row begins to ride."""
+        self.loops_done = num_planes - 1
+        self.known = self.outlook = outlook_at(self.exit_rule, 0, num_planes)
+        self.outlook_index = 0
+
+    def launched_row(self) -> None:
+        """Take note that one more launch that is out carries its row."""
+        assert self.outlook is not None
+        self.num_unread += 1
+        self.outlook, moved = self.outlook.next
+        if moved:
+            self._begin_token(moved)
+
+    def row_stayed(self, *, is_exit_pending: bool | None) -> None:
+        """Take note of an applied launch after which its token was still in the loops.
+
+        Args:
+            is_exit_pending: whether it leaves after its next; None if no record has said so.
+        """
+        assert self.known is not None
+        self.loops_done += 1
+        self.num_unread -= 1
+        if is_exit_pending is None:
+            self.known = self.known.next[0]
+            return  # what was foreseen of it stands
+        self.known = self.known.stayed(is_exit_pending=is_exit_pending)
+        self._foresee()
+
+    def row_left(self) -> None:
+        """Take note of an applied launch that has brought a token, and it goes on."""
+        assert self.known is not None
+        self.loops_done = 0
+        self.num_unread -= 1
+        self.known = outlook_at(self.exit_rule, len(self.output_token_ids), self.known.num_planes)
+        self._foresee()
+
+    def _foresee(self) -> None:
+        """Work out its outlook anew, from what is known and the launches that are out.
+
+        Until a record is read the outcome of a pass is open where a signal decides. Where the rule
+        fixes it (full depth, a trace) it is certain, and a record changes nothing.
+        """
+        if self.exit_rule.threshold < 1.0:
+            self.outlook, self.outlook_index = self.known, len(self.output_token_ids)
+            for _ in range(self.num_unread):
+                assert self.outlook is not None
+                self.outlook, moved = self.outlook.next
+                if moved:
+                    self._begin_token(moved)
+
+    def _begin_token(self, moved: int) -> None:
+        self.outlook_index += moved
+        # The first token is the prompt's, and every token of a trace has a depth of its own.
+        if self.exit_rule.trace or self.outlook_index == 1:
+            assert self.outlook is not None
+            num_planes = self.outlook.num_planes
+            self.outlook = outlook_at(self.exit_rule, self.outlook_index, num_planes)

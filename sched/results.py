@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,26 +14,37 @@ TopLogprobs = tuple[tuple[int, float], ...]
 """Most likely tokens with their raw float32 log-probabilities, the most likely one first."""
 
 
+class RowStatus(IntEnum):
+    """What became of a row that could have finished in a launch."""
+
+    MASKED = 0
+    """Nothing: it had ended on the device in an earlier launch."""
+    STAYED = 1
+    """It goes on with the next loop."""
+    LEAVES_NEXT = 2
+    """It goes on, and leaves after the next loop."""
+    LEFT = 3
+    """It has left, and its token is drawn."""
+
+
 @dataclass(frozen=True, slots=True)
-class RecurrentResult:
-    """Result of a recurrent or prefill launch. Prompt items return nothing."""
+class HeadResult:
+    """What the head behind a launch brings: one entry per `Batch.head_items`, in their order."""
 
-    decode_signals: Sequence[float] | None
-    """One float32 value per DECODE item, in item order; None if the launch was not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodaResult:
-    """Result of a coda launch: one entry per item, in item order."""
-
+    statuses: Sequence[RowStatus]
+    """What became of each row; but for LEFT, the entries below mean nothing."""
+    loops: Sequence[int]
+    """Loops that the row had run after the launch, 1-based."""
     token_ids: Sequence[int]
     """Sampled tokens."""
     logprobs: Sequence[float]
     """Raw float32 log-probability of each."""
     is_finite: Sequence[bool]
-    """Whether the logits were finite; if not, the other entries mean nothing."""
+    """Whether the logits were finite; if not, token and log-probability mean nothing."""
     top_logprobs: Sequence[TopLogprobs | None] | None = None
     """The most likely tokens of each, None for an item that asks for none; None for no item."""
+    gates: Sequence[tuple[float, ...]] | None = None
+    """sigmoid of the gate after each loop of the token, one entry a loop; None unless recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,14 @@ class ScoreResult:
     """The most likely tokens in the place of each; None if the request asks for none."""
 
 
-LaunchResult = RecurrentResult | CodaResult | ScoreResult
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """What a launch brings: nothing, unless it scores or a head follows."""
+
+    head: HeadResult | None = None
+    """Of the rows that could have finished in it."""
+    score: ScoreResult | None = None
+    """Of the prompt rows that it has scored."""
 
 
 @dataclass(slots=True)
@@ -88,6 +107,8 @@ class TokenOutput:
     """Loops executed for it, 1-based."""
     top_logprobs: TopLogprobs | None = None
     """The most likely tokens in its place, if the request asks for them."""
+    gates: tuple[float, ...] | None = None
+    """sigmoid of the gate after each of its loops; None unless recorded, and of a first token."""
 
 
 @dataclass(slots=True)

@@ -3,15 +3,18 @@
     batch = scheduler.schedule()            # which items run next; None: nothing can
     update = scheduler.apply(batch, result) # tokens and finished requests
 
-Several batches may be out between the two. Their items are *in flight*: not offered to the
-policy again, and their blocks, slots and prompt state stay theirs until the batch is applied.
+Several batches may be out between the two; they run in the order in which they were handed out, and
+are applied in that order. A decode row rides in all of them. A request that ends while launches
+with it are out gives everything back at once: whoever gets it next comes behind them.
 """
+
+from collections import deque
 
 from .choice.chooser import Chooser
 from .choice.offer import Offer
 from .config import SchedulerConfig
 from .errors import InterfaceError, RequestError
-from .items import Batch
+from .items import Batch, ItemKind
 from .launches import score_batch
 from .memory.admission import AdmissionQueue
 from .memory.door import check_request
@@ -50,7 +53,8 @@ class Scheduler:
         self._chooser = Chooser(config, self.policy, self.resources, self._queue)
         self._progress = Progress(config.num_planes, self.resources)
         self._unfinished: dict[tuple[str, int], Request] = {}
-        self._in_flight: dict[Batch, None] = {}
+        self._in_flight: deque[Batch] = deque()
+        self._is_score_turn = True
         self._unseen: list[Request] = []
         """Requests that were added or brought a token since the last schedule()."""
         self._num_added = 0
@@ -75,26 +79,32 @@ class Scheduler:
             self._queue_up(request)
 
     def schedule(self, now: float = 0.0) -> Batch | None:
-        """Return the next launch, its items now in flight; None if nothing can run.
+        """Return the next launch, which is under way from now on; None if nothing can run.
 
         A stage that yields nothing is masked and the policy asked again, so a step is lost only
         if nothing at all can run. What it has passed over too often goes first (`Aging`). Prompt
         rows that await a score are launched before it is asked, one item at a time, the oldest
-        first.
+        first; while decode rows are ready, at most every second launch.
 
         Args:
             now: the caller's time, in seconds that never go back, for policies that want one.
 
         Raises:
-            InterfaceError: the policy selected what it must not, or nothing when nothing is in
-                flight.
+            InterfaceError: the policy selected what it must not, or nothing while no launch is out.
         """
         self._note_time(now)
-        offer = Offer(self.resources.active, self._max_window)
+        offer = Offer(
+            self.resources.active,
+            self.config.num_planes,
+            max_window=self._max_window,
+            watches_pending=self.policy.needs_depths,
+        )
         self._chooser.make_items(offer, now)
-        if offer.score_items:
+        if offer.score_items and (self._is_score_turn or not offer.decode_items):
             return self._launch(score_batch(offer.score_items[0]))
         batch = self._chooser.ask(offer, now)
+        if batch is None and offer.score_items:
+            batch = score_batch(offer.score_items[0])
         if batch is None and not self._in_flight and self.has_unfinished_requests:
             batch = self._chooser.insist(offer, now)
         return batch if batch is None else self._launch(batch)
@@ -103,29 +113,24 @@ class Scheduler:
         """Consume the result of a launch: progress, exits, tokens, completions.
 
         Raises:
-            InterfaceError: the batch is not in flight, or the result does not fit it. Nothing
-                has changed then, and the batch can still be failed.
+            InterfaceError: the batch is not the oldest that is out, or the result does not fit it,
+                or says what no exit rule allows. Nothing has changed then.
         """
-        self._check_in_flight(batch)
+        self._check_oldest(batch)
         update = self._progress.apply(batch, result)
-        del self._in_flight[batch]
-        self._chooser.landed(batch)
+        self._in_flight.popleft()
         self._unseen.extend(token.request for token in update.tokens)
         self._forget(update.finished)
         return update
 
     def abort(self, request_id: str, sample_index: int = 0) -> Request | None:
-        """End a request as soon as nothing of it is in flight. Its id is free at once.
+        """End a request at once; what launches under way bring for it is dropped.
 
         Returns:
-            The request if it has ended; None if it is in flight, and will be among the finished
-            ones of its launch, or if no unfinished request has that id and sample index.
+            The request; None if no unfinished request has that id and sample index.
         """
         request = self._unfinished.pop((request_id, sample_index), None)
         if request is None:
-            return None
-        request.is_aborted = True
-        if request.is_in_flight:
             return None
         if request.stage is Stage.WAITING:
             self._queue.remove(request)
@@ -139,10 +144,10 @@ class Scheduler:
         """End the requests of a launch that did not reach the device; returns them.
 
         Raises:
-            InterfaceError: the batch is not in flight.
+            InterfaceError: the batch is not out, or older ones are: apply these first.
         """
-        self._check_in_flight(batch)
-        del self._in_flight[batch]
+        self._check_oldest(batch)
+        self._in_flight.popleft()
         finished = self._progress.fail(batch, message)
         self._forget(finished)
         return finished
@@ -150,7 +155,7 @@ class Scheduler:
     def reset(self, message: str) -> list[Request]:
         """Start over after the device state is lost.
 
-        Every active request ends with an error, batches in flight are forgotten, blocks, slots
+        Every active request ends with an error, batches that are out are forgotten, blocks, slots
         and the prefix cache are empty. Waiting requests go on.
 
         Returns:
@@ -159,7 +164,6 @@ class Scheduler:
         self._in_flight.clear()
         finished = list(self.resources.active)
         for request in finished:
-            request.is_in_flight = False
             self._progress.end(request, FinishReason.ERROR, message)
         self.resources.blocks.clear_cache()
         self._chooser.reset()
@@ -178,8 +182,8 @@ class Scheduler:
 
     @property
     def has_unfinished_requests(self) -> bool:
-        """Whether anything waits, runs or is in flight."""
-        return bool(self._queue) or bool(self.resources.active)
+        """Whether anything waits or runs, or a launch is out."""
+        return bool(self._queue) or bool(self.resources.active) or bool(self._in_flight)
 
     @property
     def active_requests(self) -> tuple[Request, ...]:
@@ -237,18 +241,18 @@ class Scheduler:
         self._unseen.clear()
 
     def _launch(self, batch: Batch) -> Batch:
-        if batch.launch.runs_layers:
+        if batch.launch.runs_layers and self.config.incremental_kv:
             self._claim_blocks(batch)
-        for item in batch.items:
-            item.request.is_in_flight = True
-        self._in_flight[batch] = None
+        self._is_score_turn = batch.launch.runs_layers
+        self._in_flight.append(batch)
+        self._progress.dispatched(batch)
         self._chooser.launched(batch)
         return batch
 
     def _claim_blocks(self, batch: Batch) -> None:
         for item in batch.items:
-            # Deeper passes write where depth 0 has claimed every plane.
-            if item.depth == 0:
+            # Deeper passes of a prompt write where depth 0 has claimed every plane.
+            if item.kind is ItemKind.DECODE or item.depth == 0:
                 self.resources.blocks.grow_tables(item.request, item.first_position + item.count)
 
     def _forget(self, finished: list[Request]) -> None:
@@ -257,10 +261,11 @@ class Scheduler:
             if self._unfinished.get(_name(request)) is request:
                 del self._unfinished[_name(request)]
 
-    def _check_in_flight(self, batch: Batch) -> None:
-        if batch not in self._in_flight:
+    def _check_oldest(self, batch: Batch) -> None:
+        if not self._in_flight or self._in_flight[0] is not batch:
             raise InterfaceError(
-                "expected a batch in flight, got one that was applied, failed or reset before"
+                "expected the oldest batch that is out, got a later one, or one that was applied, "
+                "failed or reset before"
             )
 
 

@@ -1,7 +1,9 @@
 """What a policy sees: an immutable picture of the work that could run now.
 
-Items in flight are not in it. A stage that has just yielded an empty batch is *masked*: shown as
-empty, so that the policy turns to another one.
+A decode row *rides*: it is in the view again while launches with it are under way, whose records
+nobody has read. Where these leave its place uncertain, it has no depth and no output index there; a
+policy that needs them declares `needs_depths`, and then every record is read first. A stage that
+has just yielded an empty batch is *masked*: shown as empty, so that the policy turns to another.
 """
 
 from __future__ import annotations
@@ -27,8 +29,6 @@ class View:
     """Requests that may be active at once."""
     max_decode_rows: int
     """Decode items that a launch may have."""
-    min_coda_batch_size: int
-    """Coda items worth a launch while decode items are in the loops."""
     prefill_interval: int
     """Prompt launches after which a ready decode item is due (alternating policies)."""
     prefill_chunk_size: int
@@ -42,12 +42,9 @@ class View:
     prompt_items: tuple[ScheduledItem, ...]
     """Ready prompt items, in admission order, those of a request in prompt order. Empty if PREFILL
     is masked."""
-    coda_items: tuple[ScheduledItem, ...]
-    """Rows ready for the LM head, in admission order. Empty if CODA is masked."""
-    num_decoding: int
-    """Decode items in RECURRENT, those in flight included; 0 if RECURRENT is masked."""
     num_past_prompt: int
-    """Requests in RECURRENT or CODA, those in flight included, and those of a masked stage."""
+    """Requests whose prompt has run, those whose last token is under way and those of a masked
+    stage included."""
     num_waiting: int
     """Requests not admitted yet; 0 if PREFILL is masked, which they would enter."""
     num_active: int
@@ -59,12 +56,6 @@ class View:
             num_rows, self.max_num_batched_tokens, self.prefill_chunk_size, self.max_num_seqs
         )
 
-    @property
-    def is_coda_ready(self) -> bool:
-        """Whether the coda batch is large enough, or nothing in the loops could add to it."""
-        num_items = len(self.coda_items)
-        return num_items > 0 and (num_items >= self.min_coda_batch_size or self.num_decoding == 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -73,7 +64,7 @@ class Selection:
     candidates: tuple[ScheduledItem, ...]
     """Items of the view in launch order, decode items first. Empty: nothing of that stage."""
     num_passes: int = 1
-    """Depths to run; above 1 only for prompt items that share a depth."""
+    """Depths to run: 1, or all P for prompt items at depth 0."""
 
 
 Choice = tuple[Stage, bool]

@@ -1,9 +1,8 @@
 """Nobody waits for ever, under any policy: what has been passed over too often goes first.
 
-A launch *passes over* every ready item that it leaves although it could have been in it: a coda
-launch coda items, a launch of decode rows alone decode items, one of prompt rows alone prompt
-items, and one with both, or any pass under a mixing policy, decode and prompt items alike. An item
-that has been passed over
+A launch *passes over* every ready item that it leaves although it could have been in it: a launch
+of decode rows alone decode items, one of prompt rows alone prompt items, and one with both, or any
+pass under a mixing policy, decode and prompt items alike. An item that has been passed over
 
     4 * P * max_num_seqs
 
@@ -15,9 +14,9 @@ items go before prompt items here, too, overdue or not, so that an overdue promp
 prompt items alone; the guard of `SchedulerConfig` leaves room for one of them beside a full house.
 So a ready item is in one of any 4 * P * max_num_seqs + max_num_seqs launches that could take it.
 
-A launch of several passes has one depth, that of the item that is overdue the longest; items of
-other depths wait for the next. If that item cannot run several passes, or they are not compiled
-for so many rows, the launch has one pass. A request's prompt items keep their order: it is the
+A launch of several passes takes items at depth 0; what has begun waits for the next. If the item
+that is overdue the longest cannot run several passes, or they are not compiled for so many rows,
+the launch has one pass. A request's prompt items keep their order: it is the
 first that becomes overdue, and they are passed over together.
 
 What is left to the policy is how often it takes launches of each kind, and whom it admits.
@@ -42,38 +41,26 @@ class Aging:
     def __init__(self, limit: int, policy: Policy) -> None:
         self._limit = limit
         self._policy = policy
-        self._num_decode = self._num_prompt = self._num_coda = 0
-        self._next_decode = self._next_prompt = self._next_coda = limit
+        self._num_decode = self._num_prompt = 0
+        self._next_decode = self._next_prompt = limit
         """Counts before which nothing can be overdue, so that nobody has to look."""
 
     def admitted(self, request: Request) -> None:
         """Begin to count for a request whose first prompt item is made next."""
         request.launches_seen = self._num_prompt
 
-    def landed(self, batch: Batch) -> None:
-        """Begin anew for the requests of a launch that has been applied: their next items."""
-        for item in batch.items:
-            request = item.request
-            stage = request.stage
-            if stage is Stage.RECURRENT:
-                request.launches_seen = self._num_decode
-            elif stage is Stage.PREFILL:
-                request.launches_seen = self._num_prompt
-            else:
-                request.launches_seen = self._num_coda
-
-    def count(self, batch: Batch) -> None:
-        """Take note of a launch."""
-        if batch.launch.draws_tokens:
-            self._num_coda += 1
-        elif batch.launch.runs_layers:
+    def launched(self, batch: Batch) -> None:
+        """Take note of a launch, and begin anew for its requests: their next items."""
+        if batch.launch.runs_layers:
             self._num_decode += self._could_take_decode(batch)
             self._num_prompt += self._could_take_prompt(batch)
+        for item in batch.items:
+            request = item.request
+            is_prompt = request.stage is Stage.PREFILL
+            request.launches_seen = self._num_prompt if is_prompt else self._num_decode
 
     def may_pass_over(self, batch: Batch) -> bool:
         """Whether a launch might leave out an item that is overdue; then `put_first` looks."""
-        if batch.launch.draws_tokens:
-            return self._num_coda >= self._next_coda
         return (self._num_decode >= self._next_decode and self._could_take_decode(batch)) or (
             self._num_prompt >= self._next_prompt and self._could_take_prompt(batch)
         )
@@ -86,21 +73,16 @@ class Aging:
             view: with everything that is ready, masked or not.
         """
         overdue: list[tuple[int, ScheduledItem]] = []
-        if batch.launch.draws_tokens:
-            self._next_coda = self._look(view.coda_items, self._num_coda, overdue)
-        else:
-            if self._could_take_decode(batch):
-                self._next_decode = self._look(view.decode_items, self._num_decode, overdue)
-            if self._could_take_prompt(batch):
-                self._next_prompt = self._look(view.prompt_items, self._num_prompt, overdue)
+        if self._could_take_decode(batch):
+            self._next_decode = self._look(view.decode_items, self._num_decode, overdue)
+        if self._could_take_prompt(batch):
+            self._next_prompt = self._look(view.prompt_items, self._num_prompt, overdue)
         overdue.sort(key=_times_passed_over, reverse=True)
         first = [item for _, item in overdue]
         if set(map(id, first)) <= set(map(id, batch.items)):
             return None
         taken = set(map(id, first))
         items = first + [item for item in batch.items if id(item) not in taken]
-        if batch.launch.draws_tokens:
-            return Selection(tuple(items))
         if self._policy.is_mixing:
             items.sort(key=_is_prompt)  # stable: among decode items the overdue ones stay first
         return self._passes(items, batch.num_passes, view)
@@ -124,19 +106,11 @@ class Aging:
         return oldest + self._limit
 
     def _passes(self, items: list[ScheduledItem], num_passes: int, view: View) -> Selection:
-        lead = items[0]
-        if num_passes > 1 and lead.kind is ItemKind.PROMPT and not lead.is_single_pass:
-            alike = [
-                item
-                for item in items
-                if item.kind is ItemKind.PROMPT
-                and item.depth == lead.depth
-                and not item.is_single_pass
-            ]
-            candidates = tuple(_packed(alike, view))
+        if num_passes > 1 and _runs_all(items[0]):
+            candidates = tuple(_packed(filter(_runs_all, items), view))
             num_rows = sum(item.count for item in candidates)
             if self._policy.runs_all_depths or view.shortcut_pays(num_rows):
-                return Selection(candidates, min(num_passes, view.num_planes - lead.depth))
+                return Selection(candidates, num_passes)
         packed = list(_packed(items, view))
         packed.sort(key=_is_prompt)
         return Selection(tuple(packed))
@@ -165,6 +139,11 @@ def _packed(items: Iterable[ScheduledItem], view: View) -> Iterator[ScheduledIte
 
 def _is_prompt(item: ScheduledItem) -> bool:
     return item.kind is ItemKind.PROMPT
+
+
+def _runs_all(item: ScheduledItem) -> bool:
+    """Whether an item can run every depth in one launch."""
+    return item.kind is ItemKind.PROMPT and item.depth == 0 and not item.is_single_pass
 
 
 def _times_passed_over(found: tuple[int, ScheduledItem]) -> int:

@@ -8,7 +8,7 @@ from ..policies import Policy
 from ..request import Stage
 from ..view import Choice, Selection, View
 
-LAUNCH_STAGES = (Stage.CODA, Stage.RECURRENT, Stage.PREFILL)
+LAUNCH_STAGES = (Stage.RECURRENT, Stage.PREFILL)
 """Stages that can be launched from, in the order tried when a policy insists on a masked one."""
 
 

@@ -5,7 +5,7 @@ A wrong selection is refused before anything is allocated, with the policy's nam
 
 from ..errors import InterfaceError
 from ..items import Batch, ItemKind
-from ..launches import coda_batch, pass_batch
+from ..launches import pass_batch
 from ..policies import Policy
 from ..view import Selection, View
 
@@ -14,26 +14,22 @@ def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
     """Return the launch of a non-empty selection from `view`.
 
     Raises:
-        InterfaceError: items that the view does not offer or offers once, coda rows beside
-            others, decode items behind prompt items, too many rows or decode rows, or passes that
-            the items cannot run together.
+        InterfaceError: items that the view does not offer or offers once, decode items behind
+            prompt items, too many rows or decode rows, or passes that the items cannot run
+            together.
     """
     items, policy_name = selection.candidates, policy.name
-    offered_codas = set(map(id, view.coda_items))
-    offered_passes = set(map(id, view.decode_items)) | set(map(id, view.prompt_items))
-    taken = set(map(id, items))
-    is_coda = taken <= offered_codas
-    if len(taken) < len(items) or not (is_coda or taken <= offered_passes):
-        raise _fault(policy_name, "distinct items of the view, coda rows alone")
-    if is_coda and selection.num_passes == 1:
-        batch = coda_batch(items)
-    else:
-        batch = pass_batch(items, selection.num_passes)
+    if items is not view.decode_items:  # all of them, as most launches have it
+        offered = set(map(id, view.decode_items)) | set(map(id, view.prompt_items))
+        taken = set(map(id, items))
+        if len(taken) < len(items) or not taken <= offered:
+            raise _fault(policy_name, "distinct items of the view")
+    batch = pass_batch(items, selection.num_passes)
     if batch.num_rows > view.max_num_batched_tokens:
         raise _fault(
             policy_name, f"at most {view.max_num_batched_tokens} rows", f"{batch.num_rows}"
         )
-    if batch.launch.carries_decode and batch.num_decode > view.max_decode_rows:
+    if batch.num_decode > view.max_decode_rows:
         raise _fault(
             policy_name, f"at most {view.max_decode_rows} decode rows", f"{batch.num_decode}"
         )
@@ -53,18 +49,15 @@ def build_batch(selection: Selection, view: View, policy: Policy) -> Batch:
 
 
 def _check_passes(batch: Batch, num_planes: int, policy_name: str) -> None:
-    depth = batch.items[0].depth
-    is_alike = all(item.kind is ItemKind.PROMPT and item.depth == depth for item in batch.items)
-    if not is_alike or any(item.is_single_pass for item in batch.items):
+    is_fresh = all(item.kind is ItemKind.PROMPT and item.depth == 0 for item in batch.items)
+    if not is_fresh or any(item.is_single_pass for item in batch.items):
         raise _fault(
             policy_name,
-            "prompt items of one depth, none of them scored after every loop or behind another "
-            "item of its prompt, in a launch of several passes",
+            "prompt items at depth 0, none of them scored after every loop or behind another item "
+            "of its prompt, in a launch of several passes",
         )
-    if not 1 <= batch.num_passes <= num_planes - depth:
-        raise _fault(
-            policy_name, f"1..{num_planes - depth} passes from depth {depth}", f"{batch.num_passes}"
-        )
+    if batch.num_passes != num_planes:
+        raise _fault(policy_name, f"1 pass or all {num_planes}", f"{batch.num_passes}")
 
 
 def _fault(policy_name: str, expected: str, got: str = "other ones") -> InterfaceError:

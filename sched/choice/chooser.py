@@ -33,14 +33,10 @@ class Chooser:
         self._num_prompt_launches = 0
 
     def launched(self, batch: Batch) -> None:
-        """Take note of a launch."""
-        self._aging.count(batch)
+        """Take note of a launch, with which its requests have gone on."""
+        self._aging.launched(batch)
         if batch.launch.runs_layers:
             self._num_prompt_launches = 0 if batch.num_decode else self._num_prompt_launches + 1
-
-    def landed(self, batch: Batch) -> None:
-        """Take note that the requests of a launch have gone on."""
-        self._aging.landed(batch)
 
     def reset(self) -> None:
         """Forget the launches so far."""
@@ -68,7 +64,7 @@ class Chooser:
         return None
 
     def insist(self, offer: Offer, now: float) -> Batch:
-        """Return a launch although the policy wants none: without one in flight nothing changes.
+        """Return a launch although the policy wants none: while none is out nothing else changes.
 
         A policy that has admitted nobody while nobody is active is asked again after admission.
 
@@ -82,7 +78,7 @@ class Chooser:
         if batch is None:
             raise InterfaceError(
                 f"expected from policy {self._policy.name}: a launch, since "
-                f"{len(self._resources.active)} requests are ready and none is in flight; got none"
+                f"{len(self._resources.active)} requests are ready and none is out; got none"
             )
         return batch
 

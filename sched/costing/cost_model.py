@@ -1,17 +1,20 @@
 """What a launch costs in seconds: a few numbers of one model on one device, kept as JSON.
 
-    launch = num_calls * overhead[kind][bucket] + num_passes * pass     under the layers
+    passes = num_calls * overhead[kind][bucket] + num_passes * pass    over the layers
     pass   = max(weight_floor, bucket * row_seconds)
              + decode_keys * decode_key_seconds + prompt_keys * prompt_key_seconds
-    launch = overhead[kind][bucket] + max(head_floor, bucket * head_row_seconds)     LM head
+    head   = factor[form] * (overhead[kind][bucket]
+                             + max(head_floor, bucket * head_row_seconds))    LM head, or scores
     host   = host_launch_seconds + num_calls * (num_items * host_item_seconds
                                                 + bucket * host_row_seconds)
-    call   = host_call_seconds + bucket * host_call_row_seconds        num_calls of them
+    call   = host_call_seconds + bucket * host_call_row_seconds        one for each call
 
+A launch takes its passes, and then its head if a row may finish in it: two works, priced apart.
 A device computes the rows of the bucket, padding included, and reads the weights once a pass
 however few rows there are: that is the floor. Overheads are what is left of each bucket that was
 measured, so those are met exactly; the rest of the formula carries to buckets that were not.
-A launch is one call, but a deterministic engine runs several passes as calls of a single one.
+The passes of a launch are one call, but a deterministic engine runs several as calls of a single
+one; its head is one more.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from ..errors import ConfigError
 from ..launches import LaunchKind, launch_kind
 from .work import LaunchWork
 
-SCHEMA_VERSION = 1
-"""Of the JSON form."""
+SCHEMA_VERSION = 2
+"""Of the JSON form. In 1 an LM head was a launch of its own, `coda`."""
+FORM_PARTS = "_"
+"""Between the parts of a form's name."""
 TABLES = "cost_tables"
 """Folder of the tables that are shipped, beside this file."""
 
@@ -54,13 +59,16 @@ class CostModel:
     prompt_key_seconds: float
     """Of a key that a prompt row sees, in a pass."""
     head_floor: float
-    """The shortest LM head."""
+    """The shortest LM head, of form `greedy`."""
     head_row_seconds: float
     """Of a row of the bucket, in an LM head of many rows."""
     overheads: Mapping[LaunchKind, Mapping[int, float]] = field(default_factory=dict)
-    """Of a launch beyond its passes or its head, by kind and bucket. Between two buckets that are
+    """Of a call beyond its passes or its LM head, by kind and bucket. Between two buckets that are
     named it is interpolated, outside them it is that of the nearest one. A kind without any has
     the overhead of its stand-in, else none."""
+    head_factors: Mapping[str, float] = field(default_factory=dict)
+    """What a head of a form costs over one of form `greedy`, by the form's name (`sampled_copies`)
+    or by its parts (`sampled`, `copies`), which multiply; 1 of what is not named."""
     host_launch_seconds: float = 0.0
     """Of the host before a call: to apply the launch before, to schedule and to pack."""
     host_item_seconds: float = 0.0
@@ -86,17 +94,22 @@ class CostModel:
             numbers |= {f"overhead of {kind.name} {b}": value for b, value in buckets.items()}
             if any(bucket < 1 for bucket in buckets):
                 raise ConfigError(f"overheads of {kind.name}: buckets must be at least 1 row")
-        for name, value in numbers.items():
+        for name, value in (numbers | self._factors()).items():
             if type(value) not in (int, float) or not 0 <= value < math.inf:
+                unit = "" if name in self._factors() else " seconds"
                 raise ConfigError(
-                    f"cost table {self.name}: {name} must be 0 or more seconds, got {value!r}"
+                    f"cost table {self.name}: {name} must be 0 or more{unit}, got {value!r}"
                 )
 
     def seconds(self, work: LaunchWork) -> float:
-        """Return how long the device takes for the launch. See the module."""
+        """Return how long the device takes for the passes of a launch, or for a head or scores.
+
+        See the module.
+        """
         seconds = work.num_calls * self.overhead(work.kind, work.bucket)
         if not work.kind.runs_layers:
-            return seconds + max(self.head_floor, work.bucket * self.head_row_seconds)
+            seconds += max(self.head_floor, work.bucket * self.head_row_seconds)
+            return seconds * self.head_factor(work.form)
         keys = (
             work.decode_keys * self.decode_key_seconds + work.prompt_keys * self.prompt_key_seconds
         )
@@ -111,6 +124,12 @@ class CostModel:
     def call_seconds(self, bucket: int) -> float:
         """Return how long a call takes the host, while the device works already."""
         return self.host_call_seconds + bucket * self.host_call_row_seconds
+
+    def head_factor(self, form: str) -> float:
+        """Return what a head of a form costs over one of form `greedy`."""
+        if form in self.head_factors:
+            return self.head_factors[form]
+        return math.prod(self.head_factors.get(part, 1.0) for part in form.split(FORM_PARTS))
 
     def overhead(self, kind: LaunchKind, bucket: int) -> float:
         """Return the overhead of a kind at a bucket, whether the table names it or not."""
@@ -129,10 +148,14 @@ class CostModel:
         """
         given = dict(values)
         if (schema := given.pop("schema", None)) != SCHEMA_VERSION:
-            raise ConfigError(f"cost table: expected schema {SCHEMA_VERSION}, got {schema!r}")
+            raise ConfigError(
+                f"cost table {given.get('name')}: expected schema {SCHEMA_VERSION}, got "
+                f"{schema!r}; tables of schema 1 price the LM head as a launch of its own, which "
+                "no engine has any more: fit the table again (looped simulate fit)"
+            )
         known = {one.name for one in fields(cls) if one.init}
         host = {name for name in known if name.startswith("host_")}
-        needed = known - {"overheads", "is_estimate", *host}
+        needed = known - {"overheads", "head_factors", "is_estimate", *host}
         if (unknown := given.keys() - known) or needed - given.keys():
             found = {"unknown": unknown, "missing": needed - given.keys()}
             told = [f"{what} names {sorted(names)}" for what, names in found.items() if names]
@@ -146,6 +169,8 @@ class CostModel:
             raise ConfigError(
                 f"cost table: overheads must be {{kind: {{rows: seconds}}}} ({error!r})"
             ) from None
+        if not isinstance(given.get("head_factors", {}), Mapping):
+            raise ConfigError("cost table: head_factors must be {form: factor}")
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
@@ -155,7 +180,11 @@ class CostModel:
             kind.name.lower(): {str(bucket): value for bucket, value in sorted(buckets.items())}
             for kind, buckets in self.overheads.items()
         }
+        values["head_factors"] = dict(self.head_factors)
         return {"schema": SCHEMA_VERSION, **values}
+
+    def _factors(self) -> dict[str, float]:
+        return {f"head factor of {form}": factor for form, factor in self.head_factors.items()}
 
 
 SECONDS = tuple(one.name for one in fields(CostModel) if one.type == "float")

@@ -1,7 +1,8 @@
 """What a launch has to do, as far as its cost depends on it: rows, passes and keys.
 
-A policy that weighs launches and a simulator that times them describe a launch by the same
-numbers, and ask the same `LaunchCosts` for its seconds.
+The head that follows where a row may finish is a work of its own, with rows alone. A policy that
+weighs launches and a simulator that times them describe a launch by the same numbers, and ask the
+same `LaunchCosts` for its seconds.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from ..launches import LaunchKind
 
 @dataclass(frozen=True, slots=True)
 class LaunchWork:
-    """One launch in numbers."""
+    """The passes of a launch, its scores, or the head behind it, in numbers."""
 
     kind: LaunchKind
-    """The compiled call."""
+    """The program."""
     bucket: int
     """Rows of the executable, padding included."""
     num_rows: int
@@ -32,6 +33,8 @@ class LaunchWork:
     """Keys that prompt rows see, summed over the rows, in one pass; 0 under an LM head."""
     num_calls: int = 1
     """Calls of the executable; one a pass where a deterministic engine runs several."""
+    form: str = ""
+    """Form of a head, such as `sampled_copies`; empty: `greedy`."""
 
     @classmethod
     def of(
@@ -59,10 +62,15 @@ class LaunchWork:
         passes = num_passes if kind.runs_layers else 0
         return cls(kind, bucket, num_rows, passes, decode_keys, prompt_keys, num_calls)
 
+    @classmethod
+    def head(cls, bucket: int, num_rows: int, form: str = "") -> LaunchWork:
+        """The head behind a launch, for rows that may finish in it."""
+        return cls(LaunchKind.HEAD, bucket, num_rows, 0, decode_keys=0, prompt_keys=0, form=form)
+
 
 class LaunchCosts(Protocol):
     """Seconds of a launch, before it runs: a cost model."""
 
     def seconds(self, work: LaunchWork) -> float:
-        """Return how long the launch will take, from the call to the result."""
+        """Return how long the device will take for the work."""
         ...

@@ -55,7 +55,7 @@ class BlockManager:
         Should that one end before it has, the next one takes its place.
         """
         for other in request.earlier_samples:
-            if other.is_prompt_complete:
+            if other.num_written_tokens == other.num_prompt_tokens:
                 return False
             if other.stage is not Stage.FINISHED:
                 return other.num_published_blocks < self._num_shareable(request)
@@ -121,7 +121,7 @@ class BlockManager:
         """
         self.generation += 1
         keys = request.prefix_keys
-        num_complete = min(request.num_prefilled_tokens // self.block_size, len(keys))
+        num_complete = min(request.num_written_tokens // self.block_size, len(keys))
         for index in range(request.num_published_blocks, num_complete):
             parent = self.cache.get(keys[index - 1]) if index > 0 else None
             if index > 0 and parent is None:

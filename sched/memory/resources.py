@@ -47,7 +47,7 @@ class Resources:
         if not self._config.incremental_kv:
             self.blocks.grow_tables(request, request.capacity)
         request.num_cached_tokens = len(hits) * self._config.block_size
-        request.num_prefilled_tokens = request.num_cached_tokens
+        request.num_prefilled_tokens = request.num_written_tokens = request.num_cached_tokens
         request.stage = Stage.PREFILL
 
     def start_item(self, request: Request, num_tokens: int) -> PromptItem:
@@ -60,23 +60,33 @@ class Resources:
         return item
 
     def complete_item(self, request: Request, item: PromptItem) -> None:
-        """Account for a prompt item that has run every depth, and move the request on.
+        """Account for a prompt item whose last launch is handed out, and move the request on.
 
-        Its KV is complete in every plane, so its full blocks are published. With its last item
-        the request goes to CODA, with the hidden row of its last prompt token.
+        Launches run in order, so its place can be given to another item at once. With its last
+        item the request's row begins to ride: what is left of its first token is the LM head,
+        behind the launch that the item is in.
         """
         assert item is request.prompt_items[0]
         del request.prompt_items[0]
         self._states.release(item.state)
         request.num_prefilled_tokens = item.token_end
+        if request.is_prompt_complete and request.max_tokens > 0:
+            request.stage = Stage.RECURRENT
+            request.begin_row(self._config.num_planes)
+
+    def written(self, request: Request, num_tokens: int) -> None:
+        """Account for a prompt whose first so many tokens are complete in every plane.
+
+        Their full blocks are published.
+        """
+        request.num_written_tokens = num_tokens
         self.blocks.publish(request)
-        if request.is_prompt_complete:
-            request.loops_done = self._config.num_planes
-            request.stage = Stage.CODA
 
     def release(self, request: Request) -> None:
-        """Take back everything that an active request holds; none of its items is in flight."""
-        assert not request.is_in_flight
+        """Take back everything that an active request holds.
+
+        Launches under way may still write there: what uses it next comes behind them.
+        """
         for item in request.prompt_items:
             self._states.release(item.state)
         request.prompt_items.clear()

@@ -4,16 +4,15 @@ A `Policy` is asked these, and flags say what it does with the configuration's o
 nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names it.
 
     choose(view) -> (stage, admits)
-        Where to take from: CODA (rows for the LM head), RECURRENT (passes of decode rows, and of
-        prompt rows where the policy mixes) or PREFILL (passes of prompt rows alone); and whether
-        waiting requests are admitted first. A stage whose selection turned out empty is *masked*,
-        shown as empty, and the policy is asked again. To want nothing at all is wrong unless a
-        launch is still in flight.
+        Where to take from: RECURRENT (passes of decode rows, and of prompt rows where the policy
+        mixes) or PREFILL (passes of prompt rows alone); and whether waiting requests are admitted
+        first. A stage whose selection turned out empty is *masked*, shown as empty, and the policy
+        is asked again. To want nothing at all is wrong unless a launch is out that nobody has read.
     take(view, stage) -> Selection(candidates, num_passes)
         The items of the launch, a tuple out of the view after admission: decode items first, at
         most `view.max_decode_rows` of them, then prompt items, `view.max_num_batched_tokens` rows
-        altogether; or coda items alone. A request's prompt items keep their order. num_passes above
-        1 runs several depths of prompt items that share one, and is for policies that say so
+        altogether. A request's prompt items keep their order. num_passes is 1, or P to run every
+        depth of prompt items that stand at depth 0, which is for policies that say so
         (`runs_all_depths`, or `uses_prompt_shortcut` where `view.shortcut_pays`).
     item_size(view, request) -> tokens                 optional; else prefill_chunk_size
         Asked once, when a prompt item is made, before choose or take sees it. Clamped to
@@ -21,9 +20,11 @@ nothing and keeps nothing, and a wrong answer is an `InterfaceError` that names 
     window(view, request) -> items                     optional; else 1
         Most prompt items of the request under way at once.
 
-What is known about a request stands in `item.request`: its exit rule and whether an exit is
-pending, when it came (`arrival_time`) and when its newest token did (`newest_token_time`), in the
-unit of `view.now`.
+What is known about a request stands in `item.request`: its exit rule, when it came (`arrival_time`)
+and when its newest token did (`newest_token_time`), in the unit of `view.now`. Where its row stands
+is in the item: depth, output index, and whether it leaves after this pass. Each is None where
+launches that nobody has read leave it open; a policy that looks at one of them declares
+`needs_depths`, and then every launch is read before the next is made.
 
 An order cannot starve anybody: what was passed over in 4 * P * max_num_seqs launches that could
 have taken it goes first, under any policy (`sched/choice/aging.py`). How often it takes

@@ -5,9 +5,7 @@ from ..view import Choice, View
 
 
 def choose_alternating(view: View) -> Choice:
-    """Coda if ready; decode if it is due; else prompts, after admission; else decode."""
-    if view.is_coda_ready:
-        return Stage.CODA, False
+    """Decode if it is due; else prompts, after admission; else decode."""
     is_decode_due = view.num_prompt_launches >= view.prefill_interval
     if view.decode_items and is_decode_due:
         return Stage.RECURRENT, False

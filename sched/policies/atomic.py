@@ -11,16 +11,10 @@ from .policy import Policy
 
 
 def take(view: View, stage: Stage) -> Selection:
-    """All coda rows, all decode rows, or prompt items at the oldest one's depth to the end."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
+    """All decode rows, or the first prompt items that fit, through every depth."""
     if stage is Stage.RECURRENT:
         return Selection(view.decode_items[: view.max_decode_rows])
-    if not view.prompt_items:
-        return Selection(())
-    depth = view.prompt_items[0].depth
-    alike = tuple(item for item in view.prompt_items if item.depth == depth)
-    return Selection(pack_whole(alike, view.max_num_batched_tokens), view.num_planes - depth)
+    return Selection(pack_whole(view.prompt_items, view.max_num_batched_tokens), view.num_planes)
 
 
 ATOMIC = Policy(

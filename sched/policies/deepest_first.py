@@ -7,7 +7,7 @@ from .mixing import ordering_policy
 
 def key(_view: View, item: ScheduledItem) -> int:
     """Most loops behind it come first."""
-    return -item.depth
+    return -item.known_depth
 
 
 DEEPEST_FIRST = ordering_policy("deepest-first", key)

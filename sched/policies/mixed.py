@@ -14,9 +14,7 @@ from .policy import Policy
 
 
 def take(view: View, stage: Stage) -> Selection:
-    """All coda rows; or decode rows, then the prompt items that fit beside them."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
+    """Decode rows, then the prompt items that fit beside them."""
     return mix(view, view.decode_items, view.prompt_items)
 
 

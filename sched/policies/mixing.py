@@ -14,8 +14,8 @@ Key = Callable[[View, ScheduledItem], float]
 
 
 def choose_mixing(view: View) -> Choice:
-    """Coda if ready, else everything that loops, after admission."""
-    return (Stage.CODA, False) if view.is_coda_ready else (Stage.RECURRENT, True)
+    """Everything that loops, after admission."""
+    return Stage.RECURRENT, True
 
 
 def mix(view: View, decodes: Items, prompts: Items) -> Selection:
@@ -27,11 +27,11 @@ def mix(view: View, decodes: Items, prompts: Items) -> Selection:
 
 def shortcut_passes(view: View, prompts: Items) -> int:
     """The prompt-only shortcut: with nobody to wait for them, prompts run their depths at once."""
-    depths = {item.depth for item in prompts}
     num_rows = sum(item.count for item in prompts)
     is_alone = view.num_past_prompt == 0 and not any(map(_is_single_pass, view.prompt_items))
-    if is_alone and len(depths) == 1 and view.shortcut_pays(num_rows):
-        return view.num_planes - depths.pop()
+    is_fresh = bool(prompts) and all(item.depth == 0 for item in prompts)
+    if is_alone and is_fresh and view.shortcut_pays(num_rows):
+        return view.num_planes
     return 1
 
 
@@ -39,18 +39,21 @@ def ordering_policy(name: str, key: Key) -> Policy:
     """A mixing policy that takes what `key` makes smallest first, decode and prompt items alike.
 
     Equals stand in admission order, and so do the items of one prompt, wherever its first one has
-    put them.
+    put them. Depths order it, so it needs them.
     """
 
     def take(view: View, stage: Stage) -> Selection:
-        """All coda rows; or decode rows, then the prompt items that fit beside them, in order."""
-        if stage is Stage.CODA:
-            return Selection(view.coda_items)
+        """Decode rows, then the prompt items that fit beside them, in order."""
         decodes = tuple(sorted(view.decode_items, key=partial(key, view)))
         return mix(view, decodes, _ordered_prompts(view, key))
 
     return Policy(
-        name=name, choose=choose_mixing, take=take, is_mixing=True, uses_prompt_shortcut=True
+        name=name,
+        choose=choose_mixing,
+        take=take,
+        is_mixing=True,
+        uses_prompt_shortcut=True,
+        needs_depths=True,
     )
 
 

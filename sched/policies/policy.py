@@ -37,6 +37,9 @@ class Policy:
     """Whether prompt_shortcut means anything to it."""
     runs_all_depths: bool = False
     """Whether its prompt launches run every depth, even if there is other work."""
+    needs_depths: bool = False
+    """Whether it looks at depth, output index or pending exit of decode items, which are certain
+    only if every record is read before the next launch is made: then run_ahead is 0."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -57,4 +60,10 @@ class Policy:
         return ConfigError(f"policy {self.name}: expected {field} to be {expected}, got {got!r}")
 
 
-_FLAGS = ("uses_prefill_interval", "is_mixing", "uses_prompt_shortcut", "runs_all_depths")
+_FLAGS = (
+    "uses_prefill_interval",
+    "is_mixing",
+    "uses_prompt_shortcut",
+    "runs_all_depths",
+    "needs_depths",
+)

@@ -12,7 +12,7 @@ from ..view import View
 def remaining_loops(view: View, item: ScheduledItem) -> int:
     """By the depth alone: what is left of max_loops, as if nothing left the loops early."""
     last = view.num_planes if item.kind is ItemKind.PROMPT else item.request.exit_rule.max_loops
-    return last - item.depth
+    return last - item.known_depth
 
 
 def remaining_loops_ahead(view: View, item: ScheduledItem) -> int:
@@ -25,8 +25,8 @@ def remaining_loops_ahead(view: View, item: ScheduledItem) -> int:
     remaining = remaining_loops(view, item)
     if item.kind is ItemKind.PROMPT:
         return remaining
-    is_next = item.depth > 0 and _traced_loops(item) == 1
-    return 1 if is_next or item.request.is_exit_pending else remaining
+    is_next = item.known_depth > 0 and _traced_loops(item) == 1
+    return 1 if is_next or item.is_exit_pending else remaining
 
 
 def remaining_loops_known(view: View, item: ScheduledItem) -> int:
@@ -38,4 +38,7 @@ def remaining_loops_known(view: View, item: ScheduledItem) -> int:
 def _traced_loops(item: ScheduledItem) -> int | None:
     """Loops that a trace leaves a decode row; None without one."""
     rule = item.request.exit_rule
-    return last_loop(rule, item.output_index) - item.depth if rule.trace else None
+    if not rule.trace:
+        return None
+    assert item.output_index is not None, "only a policy that declares needs_depths may ask"
+    return last_loop(rule, item.output_index) - item.known_depth

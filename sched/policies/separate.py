@@ -11,9 +11,7 @@ from .policy import Policy
 
 
 def take(view: View, stage: Stage) -> Selection:
-    """All coda rows, all decode rows, or the first prompt items that fit."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
+    """All decode rows, or the first prompt items that fit."""
     if stage is Stage.RECURRENT:
         return Selection(view.decode_items[: view.max_decode_rows])
     return Selection(pack_whole(view.prompt_items, view.max_num_batched_tokens))

@@ -7,7 +7,7 @@ from .mixing import ordering_policy
 
 def key(_view: View, item: ScheduledItem) -> int:
     """Fewest loops behind it come first."""
-    return item.depth
+    return item.known_depth
 
 
 SHALLOWEST_FIRST = ordering_policy("shallowest-first", key)

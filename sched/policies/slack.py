@@ -9,9 +9,8 @@ the share of a token that has just begun:
     allowance = min((target - (now - newest_token_time) - head) / remaining loops,
                     (target - head) / max_loops)
 
-The second bound is for a host that does not wait: where nobody reads a launch, all loops of a token
-are scheduled at one `now`, no time seems to pass, and the first term alone would grant target / 4,
-then / 3, / 2 and / 1. Time that a launch leaves unused is therefore not given to later ones.
+So time that a launch leaves unused is not given to later ones. How many loops a token has left is
+seen from its depth: the policy needs depths, and every launch is read before the next is made.
 
 So the target holds for what is predicted: the passes of a token, each as if the others filled their
 share, and one LM head. It does not hold for the host's own time around them, for LM heads of other
@@ -29,7 +28,7 @@ ages them. Times are predicted for the row buckets of a plain engine.
 
 from functools import partial
 
-from ..buckets import bucket_for, coda_ladder, recurrent_ladder
+from ..buckets import bucket_for, head_ladder, recurrent_ladder
 from ..costing.work import LaunchCosts, LaunchWork
 from ..errors import ConfigError
 from ..items import ItemKind, ScheduledItem
@@ -60,6 +59,7 @@ def slack_policy(costs: LaunchCosts, target: float) -> Policy:
         item_size=partial(_item_size, costs, target),
         is_mixing=True,
         uses_prompt_shortcut=True,
+        needs_depths=True,
     )
 
 
@@ -83,9 +83,7 @@ def slack_from_options(*, target: str, costs: str) -> Policy:
 
 
 def _take(costs: LaunchCosts, target: float, view: View, stage: Stage) -> Selection:
-    """All coda rows; or decode rows, then the prompt items that time and budget leave room for."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
+    """Decode rows, then the prompt items that time and budget leave room for."""
     decodes = view.decode_items[: view.max_decode_rows]
     if not decodes:
         return mix(view, (), view.prompt_items)
@@ -145,8 +143,8 @@ def _fresh_share(costs: LaunchCosts, target: float, view: View, decodes: Items) 
 
 def _head_seconds(costs: LaunchCosts, view: View) -> float:
     """The LM head of one token: what follows its last loop."""
-    bucket = coda_ladder(view.max_num_seqs)[0]
-    work = LaunchWork(LaunchKind.CODA, bucket, 1, num_passes=0, decode_keys=0, prompt_keys=0)
+    bucket = head_ladder(view.max_num_seqs)[0]
+    work = LaunchWork(LaunchKind.HEAD, bucket, 1, num_passes=0, decode_keys=0, prompt_keys=0)
     return costs.seconds(work)
 
 

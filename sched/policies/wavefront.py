@@ -18,9 +18,7 @@ ONE_A_DEPTH = 1_000
 
 
 def take(view: View, stage: Stage) -> Selection:
-    """All coda rows; or decode rows, then the prompt items that fit beside them."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
+    """Decode rows, then the prompt items that fit beside them."""
     decodes = view.decode_items[: view.max_decode_rows]
     num_rows = view.max_num_batched_tokens - len(decodes)
     return Selection(decodes + pack_whole(view.prompt_items, num_rows))

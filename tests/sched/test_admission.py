@@ -47,7 +47,7 @@ class Hall:
     def publish(self, request: Request) -> None:
         """Complete the prompt of a request."""
         self.resources.blocks.grow_tables(request, request.num_prompt_tokens)
-        request.num_prefilled_tokens = request.num_prompt_tokens
+        request.num_written_tokens = request.num_prompt_tokens
         self.resources.blocks.publish(request)
 
 

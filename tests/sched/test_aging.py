@@ -195,8 +195,6 @@ def test_a_launch_of_another_kind_passes_nobody_over() -> None:
 
 def test_a_mixing_policy_that_takes_no_prompts_is_made_to() -> None:
     def decode_only(view: View, stage: Stage) -> Selection:
-        if stage is Stage.CODA:
-            return Selection(view.coda_items)
         return Selection(view.decode_items or view.prompt_items[:1])
 
     driver = rig(replace(MIXED, name="decode-only", take=decode_only))
@@ -207,44 +205,22 @@ def test_a_mixing_policy_that_takes_no_prompts_is_made_to() -> None:
     assert all(batch.num_decode == 1 for batch in batches)
 
 
-def test_an_overdue_coda_row_is_in_the_next_coda() -> None:
-    def newest_coda(view: View, stage: Stage) -> Selection:
-        if stage is Stage.CODA:
-            return Selection(view.coda_items[-1:])
-        return MIXED.take(view, stage)
+@pytest.mark.parametrize("kind", ["fresh", "scored", "begun"])
+def test_a_launch_of_several_passes_is_led_by_the_overdue_prompt(kind: str) -> None:
+    """A policy that favours one prompt, and runs all its depths at once.
 
-    driver = rig(replace(MIXED, name="newest-coda", take=newest_coda), min_coda_batch_size=2)
-    requests = until_decoding(driver, "a", "b", "c")
-    codas: list[Batch] = []
-    while len(codas) < 3 * LIMIT:
-        batch = driver.step()
-        assert batch is not None
-        codas += [batch] if batch.launch is LaunchKind.CODA else []
-    for request in requests:
-        assert longest_gap(codas, request) <= LIMIT + NUM_SEQS
-
-
-@pytest.mark.parametrize("is_scored", [False, True])
-def test_a_launch_of_several_passes_is_led_by_the_overdue_prompt_at_its_own_depth(
-    is_scored: bool,
-) -> None:
-    """A policy that favours the youngest prompt: one pass at first, and all depths of the others.
-
-    A prompt that is scored after every loop can only run one pass.
+    A prompt that is scored after every loop, or has run a depth, can only run one pass.
     """
+    is_scored = kind == "scored"
     favourites: list[Request] = []
 
     def take(view: View, stage: Stage) -> Selection:
-        if stage is Stage.CODA:
-            return Selection(view.coda_items)
         if stage is Stage.RECURRENT:
             return Selection(view.decode_items)
-        if not favourites:
-            return Selection(view.prompt_items[:1])
         items = tuple(item for item in view.prompt_items if item.request in favourites)
-        if not items:
-            return Selection(view.prompt_items[:1])
-        return Selection(items, NUM_PLANES - items[0].depth)
+        if not items or items[0].depth > 0:
+            return Selection(items or view.prompt_items[:1])
+        return Selection(items, NUM_PLANES)
 
     # The door refuses scores of every loop where a policy declares that it runs all depths.
     declared = {"uses_prompt_shortcut": True} if is_scored else {"runs_all_depths": True}
@@ -260,19 +236,21 @@ def test_a_launch_of_several_passes_is_led_by_the_overdue_prompt_at_its_own_dept
         payload=StubPayload(1),
         scoring=PromptScoring.EVERY_LOOP if is_scored else PromptScoring.NONE,
     )
-    driver.scheduler.add(old)
-    driver.step()
-    assert old.prompt_items[0].depth == 1
+    if kind == "begun":
+        driver.scheduler.add(old)
+        driver.step()
+        assert old.prompt_items[0].depth == 1
     young = add(driver, "young", 1280, 1)
     favourites.append(young)
+    if kind != "begun":
+        driver.scheduler.add(old)
     *before, taken = passes(driver, limit + 1)
     assert all([item.request for item in batch.items] == [young] for batch in before)
-    if is_scored:
-        assert taken.launch is LaunchKind.RECURRENT
-        assert [item.request for item in taken.items] == [old, young]
+    if kind == "fresh":
+        assert (taken.launch, taken.num_passes) == (LaunchKind.PREFILL, NUM_PLANES)
     else:
-        assert [item.request for item in taken.items] == [old]
-        assert (taken.launch, taken.num_passes) == (LaunchKind.PREFILL, NUM_PLANES - 1)
+        assert taken.launch is LaunchKind.RECURRENT
+    assert [item.request for item in taken.items] == [old, young]
     driver.drain()
     check_drained(driver.scheduler, driver.executor)
 

@@ -36,7 +36,7 @@ def open_request(blocks: BlockManager, *prompt: int, max_tokens: int = 1) -> Req
 
 
 def publish_all(blocks: BlockManager, request: Request) -> None:
-    request.num_prefilled_tokens = request.num_prompt_tokens
+    request.num_written_tokens = request.num_prompt_tokens
     blocks.publish(request)
 
 
@@ -75,7 +75,7 @@ def test_growth_claims_every_plane_or_nothing() -> None:
 def test_nothing_is_cached_before_every_plane_is_written() -> None:
     blocks = manager_of(20)
     request = open_request(blocks, 1, 2, 3, 4, 5)
-    request.num_prefilled_tokens = 3
+    request.num_written_tokens = 3
     blocks.publish(request)
     assert num_hits(blocks, 1, 2, 3, 4, 5) == 1
     publish_all(blocks, request)

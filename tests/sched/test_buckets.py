@@ -6,7 +6,7 @@ from looped.sched import (
     InterfaceError,
     SchedulerConfig,
     bucket_for,
-    coda_ladder,
+    head_ladder,
     prefill_ladder,
     recurrent_ladder,
     score_ladder,
@@ -20,8 +20,8 @@ def test_the_recurrent_ladder_has_a_rung_for_the_common_mixed_launch() -> None:
 
 
 def test_the_other_ladders_end_at_their_limit() -> None:
-    assert coda_ladder(16) == (2, 4, 8, 16)
-    assert coda_ladder(5) == (2, 4, 5)
+    assert head_ladder(16) == (2, 4, 8, 16)
+    assert head_ladder(5) == (2, 4, 5)
     assert prefill_ladder(256) == (32, 64, 128, 256)
     assert prefill_ladder(20) == (20,)
     assert score_ladder(128) == (128,)
@@ -29,7 +29,7 @@ def test_the_other_ladders_end_at_their_limit() -> None:
 
 def test_no_ladder_goes_below_two_rows() -> None:
     assert recurrent_ladder(1, 1, 1) == (2,)
-    assert coda_ladder(1) == prefill_ladder(1) == score_ladder(1) == (2,)
+    assert head_ladder(1) == prefill_ladder(1) == score_ladder(1) == (2,)
 
 
 def test_the_defaults_need_at_most_24_executables() -> None:
@@ -37,7 +37,7 @@ def test_the_defaults_need_at_most_24_executables() -> None:
     budget = config.max_num_batched_tokens
     ladders = (
         recurrent_ladder(budget, config.chunk_size, config.max_num_seqs),
-        coda_ladder(config.max_num_seqs),
+        head_ladder(config.max_num_seqs),
         prefill_ladder(budget),
         score_ladder(config.chunk_size),
     )

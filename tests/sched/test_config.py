@@ -122,7 +122,6 @@ def refusal_of(options: dict[str, object]) -> str | None:
         ({"num_planes": 0}, "num_planes must be >= 1, got 0"),
         ({"max_num_seqs": 0}, "max_num_seqs must be >= 1, got 0"),
         ({"block_size": 0}, "block_size must be >= 1, got 0"),
-        ({"min_coda_batch_size": 0}, "min_coda_batch_size must be >= 1, got 0"),
         ({"admission_scan_limit": 0}, "admission_scan_limit must be >= 1, got 0"),
         ({"admission_bypass_limit": -1}, "admission_bypass_limit must be >= 0, got -1"),
         (
@@ -133,7 +132,6 @@ def refusal_of(options: dict[str, object]) -> str | None:
         ({"policy": "atomic", "prompt_shortcut": True}, "must be left out with policy atomic"),
         ({"policy": "separate", "prompt_shortcut": False}, "with policy separate.*got False"),
         ({"max_num_batched_tokens": 15}, "15 < 16; try --max-num-batched-tokens 143"),
-        ({"min_coda_batch_size": 17}, "17 > 16; try --min-coda-batch-size 16"),
         ({"prefill_chunk_size": 257}, r"257 is not in 1..256; try --prefill-chunk-size 128"),
         ({"prefill_chunk_size": 0}, r"0 is not in 1..256"),
         ({"num_blocks": 3}, "3 < 4; raise --num-blocks"),

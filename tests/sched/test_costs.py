@@ -20,7 +20,8 @@ MODEL = CostModel(
     prompt_key_seconds=0.25,
     head_floor=4.0,
     head_row_seconds=2.0,
-    overheads={LaunchKind.RECURRENT: {2: 10.0, 4: 20.0, 16: 80.0}, LaunchKind.CODA: {2: 3.0}},
+    overheads={LaunchKind.RECURRENT: {2: 10.0, 4: 20.0, 16: 80.0}, LaunchKind.HEAD: {2: 3.0}},
+    head_factors={"copies": 1.5, "sampled": 2.0, "ranked_copies": 7.0},
     host_launch_seconds=7.0,
     host_item_seconds=0.5,
     host_row_seconds=0.25,
@@ -29,9 +30,9 @@ MODEL = CostModel(
 )
 
 
-def work(kind: LaunchKind = LaunchKind.RECURRENT, **numbers: int) -> LaunchWork:
+def work(kind: LaunchKind = LaunchKind.RECURRENT, form: str = "", **numbers: int) -> LaunchWork:
     values = {"bucket": 2, "num_rows": 1, "num_passes": 1, "decode_keys": 0, "prompt_keys": 0}
-    return LaunchWork(kind, **(values | numbers))
+    return LaunchWork(kind, form=form, **(values | numbers))
 
 
 def test_a_pass_costs_its_floor_or_the_rows_of_its_bucket_and_its_keys() -> None:
@@ -51,9 +52,29 @@ def test_every_call_of_a_launch_pays_the_overhead() -> None:
 
 
 def test_an_lm_head_has_a_floor_and_a_slope_of_its_own() -> None:
-    assert MODEL.seconds(work(LaunchKind.CODA, num_passes=0)) == 3 + 4
-    assert MODEL.seconds(work(LaunchKind.CODA, num_passes=0, bucket=8)) == 3 + 16
+    assert MODEL.seconds(work(LaunchKind.HEAD, num_passes=0)) == 3 + 4
+    assert MODEL.seconds(work(LaunchKind.HEAD, num_passes=0, bucket=8)) == 3 + 16
     assert MODEL.seconds(work(LaunchKind.SCORE, num_passes=0, bucket=8)) == 3 + 16
+
+
+@pytest.mark.parametrize(
+    ("form", "factor"),
+    [
+        ("", 1.0),
+        ("greedy", 1.0),
+        ("conditional", 1.0),
+        ("greedy_copies", 1.5),
+        ("sampled", 2.0),
+        ("sampled_copies", 3.0),
+        ("ranked", 1.0),
+        ("ranked_copies", 7.0),
+    ],
+)
+def test_a_head_costs_by_its_form_or_the_parts_of_it_else_like_greedy(
+    form: str, factor: float
+) -> None:
+    assert MODEL.seconds(work(LaunchKind.HEAD, form, num_passes=0)) == factor * (3 + 4)
+    assert replace(MODEL, head_factors={}).seconds(work(LaunchKind.HEAD, form, num_passes=0)) == 7
 
 
 @pytest.mark.parametrize(
@@ -86,7 +107,10 @@ def test_json_brings_back_the_same_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"schema": 2}, "expected schema 1, got 2"),
+        ({"schema": 1}, "made-up: expected schema 2, got 1; tables of schema 1 price the LM head"),
+        ({"schema": 3}, "expected schema 2, got 3"),
+        ({"head_factors": {"copies": -1.0}}, "head factor of copies must be 0 or more, got -1.0"),
+        ({"head_factors": [1.0]}, "head_factors must be {form: factor}"),
         ({"row_seconds": -1.0}, "row_seconds must be 0 or more seconds, got -1.0"),
         ({"row_seconds": float("nan")}, "row_seconds must be 0 or more"),
         ({"row_seconds": "1"}, "row_seconds must be 0 or more"),
@@ -94,9 +118,9 @@ def test_json_brings_back_the_same_model(tmp_path: Path) -> None:
         ({"num_planes": "4"}, "num_planes must be at least 1, got '4'"),
         ({"rows": 1}, r"unknown names \['rows'\]$"),
         ({"overheads": {"embed": {"2": 1.0}}}, "overheads must be"),
-        ({"overheads": {"coda": {"two": 1.0}}}, "overheads must be"),
-        ({"overheads": {"coda": {"2": -1.0}}}, "overhead of CODA 2 must be 0 or more"),
-        ({"overheads": {"coda": {"0": 1.0}}}, "buckets must be at least 1 row"),
+        ({"overheads": {"head": {"two": 1.0}}}, "overheads must be"),
+        ({"overheads": {"head": {"2": -1.0}}}, "overhead of HEAD 2 must be 0 or more"),
+        ({"overheads": {"head": {"0": 1.0}}}, "buckets must be at least 1 row"),
     ],
 )
 def test_a_damaged_table_is_refused(change: dict[str, object], complaint: str) -> None:

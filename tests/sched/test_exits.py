@@ -15,8 +15,8 @@ from looped.sched import (
     decide,
     is_deciding,
     resolve_exit,
-    runs_gate,
 )
+from looped.sched.exits import RowState, leaves_after, possible_states
 
 NOTHING = ExitOptions()
 
@@ -83,7 +83,7 @@ def test_conflicts_and_values_out_of_range_are_refused(options: ExitOptions, mes
         resolve_exit(options, NOTHING, 4)
 
 
-def test_deciding_and_gate_loops_follow_their_definition_everywhere() -> None:
+def test_deciding_loops_follow_their_definition_everywhere() -> None:
     lookahead = (ExitMode.RANDOM_LOOKAHEAD, ExitMode.LOOKAHEAD)
     adaptive = (ExitMode.OURO, ExitMode.OURO_DELAYED, *lookahead)
     for mode, low, high in itertools.product(adaptive, range(1, 5), range(1, 5)):
@@ -95,18 +95,14 @@ def test_deciding_and_gate_loops_follow_their_definition_everywhere() -> None:
             ExitMode.OURO_DELAYED: range(low, high - 1),
             **dict.fromkeys(lookahead, range(max(1, low - 1), high - 1)),
         }[mode]
-        gate = deciding if mode in lookahead else range(1, high)
         for loop in range(1, 5):
             assert is_deciding(rule, loop, False) == (loop in deciding)
-            assert runs_gate(rule, loop, False) == (loop in gate)
             assert not is_deciding(rule, loop, True)
-            assert not runs_gate(rule, loop, True)
 
 
-def test_fixed_depth_and_trace_never_run_the_gate() -> None:
+def test_fixed_depth_and_trace_never_depend_on_a_signal() -> None:
     fixed = [rule_of(mode, 1.0, 1, 4) for mode in ExitMode if mode is not ExitMode.TRACE]
     for rule in [*fixed, resolve_exit(ExitOptions(trace=(4, 1)), NOTHING, 4)]:
-        assert not any(runs_gate(rule, loop, False) for loop in range(1, 5))
         assert not any(is_deciding(rule, loop, False) for loop in range(1, 5))
 
 
@@ -116,7 +112,7 @@ def test_threshold_one_never_exits_early_whatever_the_signal() -> None:
     assert nearly.threshold == 1.0, "the nearest float32"
 
 
-def test_the_host_compares_float32_with_float32() -> None:
+def test_float32_is_compared_with_float32() -> None:
     signal_of_point_two = 0.20000000298023224
     rule = rule_of(ExitMode.OURO, 0.2, 1, 4)
     assert exit_loop(rule, {1: signal_of_point_two}) == 1
@@ -151,3 +147,54 @@ def test_a_missing_signal_at_a_deciding_loop_is_an_interface_error() -> None:
 def test_a_nan_signal_does_not_exit() -> None:
     signals = dict.fromkeys(range(1, 4), math.nan)
     assert exit_loop(rule_of(ExitMode.OURO, 0.0, 1, 4), signals) == 4
+
+
+def rules_of_four_planes() -> list[ExitRule]:
+    """Every mode with every pair of bounds, fixed and not, and some traces."""
+    modes = [mode for mode in ExitMode if mode is not ExitMode.TRACE]
+    bounds = [(low, high) for high in range(1, 5) for low in range(1, high + 1)]
+    rules = [
+        rule_of(mode, threshold, low, high)
+        for mode, threshold, (low, high) in itertools.product(modes, (0.5, 1.0), bounds)
+    ]
+    traces = [(4,), (4, 1), (4, 2, 4), (4, 3, 1, 2)]
+    return rules + [resolve_exit(ExitOptions(trace=trace), NOTHING, 4) for trace in traces]
+
+
+def outcomes_of(state: RowState, rule: ExitRule) -> list[tuple[ExitDecision, RowState]]:
+    """What a pass can do to a row, by the decision on a signal below and above any threshold."""
+    index, loop = state.output_index, state.loops_done + 1
+    found = []
+    for signal in (-1.0, 2.0):
+        decision = decide(rule, loop, signal, state.is_exit_pending, index)
+        is_next = decision is ExitDecision.EXIT_NEXT
+        left = decision is ExitDecision.EXIT
+        found.append(
+            (decision, RowState(index + 1, 0, False) if left else RowState(index, loop, is_next))
+        )
+    return found
+
+
+def test_possible_states_are_those_that_decisions_lead_to_and_no_others() -> None:
+    """From the prompt's last loop on, for every rule, in every state that a row can come to."""
+    num_open = 0
+    for rule in rules_of_four_planes():
+        seen, ahead = set(), {RowState(0, 3, False)}
+        while ahead:
+            state = ahead.pop()
+            seen.add(state)
+            decisions, after = zip(*outcomes_of(state, rule), strict=True)
+            possible = possible_states([state], rule, 4)
+            assert set(possible) == set(after)
+            assert len(possible) == len(set(after)), "each once"
+            assert (len(possible) > 1) == is_deciding(
+                rule, state.loops_done + 1, state.is_exit_pending
+            )
+            leaves = {decision is ExitDecision.EXIT for decision in decisions}
+            assert leaves_after(state, rule, 4) is (leaves.pop() if len(leaves) == 1 else None)
+            ahead |= {each for each in after if each.output_index < 6} - seen
+            num_open += len(possible) > 1
+        together = possible_states(sorted(seen), rule, 4)
+        assert set(together) == {each for s in seen for _, each in outcomes_of(s, rule)}
+        assert rule.threshold < 1 or not any(state.is_exit_pending for state in seen)
+    assert num_open > 100

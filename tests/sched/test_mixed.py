@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from scheduler_rig import EMPTY_VIEW, FULL_DEPTH, NUM_PLANES
@@ -14,11 +13,12 @@ from looped.sched import (
     Batch,
     ExitMode,
     ExitOptions,
+    HeadResult,
     InterfaceError,
     ItemKind,
     LaunchKind,
+    LaunchResult,
     Policy,
-    RecurrentResult,
     Request,
     ScheduledItem,
     Scheduler,
@@ -84,7 +84,7 @@ DECODE = tuple(item_of(ItemKind.DECODE) for _ in range(3))
 
 def test_decode_items_are_all_taken_first_and_prompts_fill_what_is_left() -> None:
     prompts = tuple(item_of(ItemKind.PROMPT, count) for count in (4, 3, 1))
-    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
+    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts)
     assert MIXED.choose(view) == (Stage.RECURRENT, True)
     assert MIXED.take(view, Stage.RECURRENT) == Selection(DECODE + prompts[:2])
 
@@ -94,28 +94,23 @@ def test_a_prompt_item_is_taken_whole_or_not_at_all_at_the_budgets_edge(
     count: int, is_taken: bool
 ) -> None:
     prompts = (item_of(ItemKind.PROMPT, count), item_of(ItemKind.PROMPT, 1))
-    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts, num_decoding=3)
+    view = replace(EMPTY_VIEW, decode_items=DECODE, prompt_items=prompts)
     taken = MIXED.take(view, Stage.RECURRENT).candidates
     assert taken == (DECODE + prompts[:1] if is_taken else DECODE), "nobody is let past"
 
 
-def test_a_coda_that_is_ready_goes_first_and_admits_nobody() -> None:
-    busy = replace(EMPTY_VIEW, decode_items=DECODE, coda_items=DECODE[:1], num_decoding=3)
-    assert MIXED.choose(busy) == (Stage.RECURRENT, True)
-    assert MIXED.choose(replace(busy, coda_items=DECODE[:2])) == (Stage.CODA, False)
-    assert MIXED.choose(replace(busy, decode_items=(), num_decoding=0)) == (Stage.CODA, False)
-
-
-def test_the_shortcut_runs_the_remaining_depths_only_while_nobody_is_past_the_prompt() -> None:
-    alike = (item_of(ItemKind.PROMPT, 9, depth=1), item_of(ItemKind.PROMPT, 8, depth=1))
+def test_the_shortcut_runs_every_depth_only_while_nobody_is_past_the_prompt() -> None:
+    alike = (item_of(ItemKind.PROMPT, 9), item_of(ItemKind.PROMPT, 8))
     view = replace(EMPTY_VIEW, max_num_batched_tokens=32, prompt_items=alike, prompt_shortcut=True)
-    assert MIXED.take(view, Stage.RECURRENT) == Selection(alike, num_passes=3)
+    assert MIXED.take(view, Stage.RECURRENT) == Selection(alike, num_passes=4)
     unlike = (alike[0], item_of(ItemKind.PROMPT, 8, depth=2))
-    few = (alike[0], item_of(ItemKind.PROMPT, 7, depth=1))
+    begun = (item_of(ItemKind.PROMPT, 9, depth=1), item_of(ItemKind.PROMPT, 8, depth=1))
+    few = (alike[0], item_of(ItemKind.PROMPT, 7))
     for other in (
         replace(view, prompt_shortcut=False),
         replace(view, num_past_prompt=1),
         replace(view, prompt_items=unlike),
+        replace(view, prompt_items=begun),
         replace(view, prompt_items=few),
         replace(view, decode_items=DECODE, num_past_prompt=3),
     ):
@@ -132,33 +127,34 @@ def test_many_slots_leave_chunks_whole() -> None:
     launches = []
     while (batch := driver.step()) is not None:
         launches.append(batch)
-    assert [batch.launch for batch in launches] == [*[LaunchKind.PREFILL] * 7, LaunchKind.CODA]
+    assert [batch.launch for batch in launches] == [LaunchKind.PREFILL] * 7
+    assert [len(batch.head_items) for batch in launches] == [0] * 6 + [1]
     assert len(driver.finished) == 1
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
-def test_a_coda_in_flight_switches_the_shortcut_off(is_applied: bool) -> None:
-    """Its token is about to be in the loops, and must not wait for four passes."""
+def test_a_first_token_that_is_out_switches_the_shortcut_off(is_applied: bool) -> None:
+    """Its row is in the loops, and must not wait for four passes; one that is over is not."""
     driver = rig(prompt_shortcut=True, max_num_batched_tokens=64, prefill_chunk_size=32)
     scheduler, executor = driver.scheduler, driver.executor
-    short = request_of("short", 3, max_tokens=1 if is_applied else 3)
-    scheduler.add(short)
-    while True:
-        batch = scheduler.schedule()
-        assert batch is not None
-        result = executor.execute(batch)
-        if batch.launch is LaunchKind.CODA:
-            break
-        scheduler.apply(batch, result)
+    scheduler.add(request_of("short", 3, max_tokens=1 if is_applied else 3))
+    out = [batch for _ in range(1) if (batch := scheduler.schedule()) is not None]
+    while not out[-1].head_items:
+        following = scheduler.schedule()
+        assert following is not None
+        out.append(following)
+    results = [executor.execute(batch) for batch in out]
     if is_applied:
-        scheduler.apply(batch, result)
+        for batch, result in zip(out, results, strict=True):
+            scheduler.apply(batch, result)
+        out, results = [], []
     scheduler.add(request_of("long", 100))
     prompts = scheduler.schedule()
     assert prompts is not None
     assert prompts.num_passes == (NUM_PLANES if is_applied else 1)
-    if not is_applied:
-        scheduler.apply(batch, result)
-    scheduler.apply(prompts, executor.execute(prompts))
+    assert prompts.num_decode == (0 if is_applied else 1)
+    driver.pending.extend(zip(out, results, strict=True))
+    driver.pending.append((prompts, executor.execute(prompts)))
     driver.drain()
     check_drained(scheduler, executor)
 
@@ -233,7 +229,7 @@ def gaps_under(policy: str) -> list[list[Batch]]:
     decoder = decoding(driver, max_tokens=12)
     for name in ("a", "b"):
         driver.scheduler.add(request_of(name, 200, max_tokens=1))
-    # Out of step with the decoder, so that their codas fall into its gaps.
+    # Out of step with the decoder, so that their first tokens fall into its gaps.
     driver.step()
     driver.step()
     for name in ("c", "d", "e"):
@@ -245,31 +241,22 @@ def test_between_two_tokens_mixed_runs_p_launches_and_atomic_p_times_p_prompt_pa
     """Counted in passes over the layers with prompt rows in them, per gap of one decoder."""
     mixed, atomic = gaps_under("mixed"), gaps_under("atomic")
     for gap in mixed:
-        recurrent = [batch for batch in gap if batch.launch is not LaunchKind.CODA]
-        assert len(recurrent) <= NUM_PLANES
-        assert all(batch.num_decode == 1 for batch in recurrent), "inside the decoder's launches"
-        codas_in_a_row = [
-            batch.launch is following.launch is LaunchKind.CODA
-            for batch, following in pairwise(gap)
-        ]
-        assert not any(codas_in_a_row)
-    num_codas = [sum(batch.launch is LaunchKind.CODA for batch in gap) for gap in mixed]
-    assert max(num_codas) > 1, "short prompts end inside the gaps"
+        assert len(gap) == NUM_PLANES
+        assert all(batch.num_decode >= 1 for batch in gap), "inside the decoder's launches"
+    others = [len(batch.head_items) > 0 for gap in mixed for batch in gap[:-1]]
+    assert any(others), "short prompts end inside the gaps"
     assert any(len(batch.items) > 2 for gap in mixed for batch in gap), "both prompts ride along"
     assert max(sum(map(prompt_passes, gap)) for gap in mixed) == NUM_PLANES
     assert max(sum(map(prompt_passes, gap)) for gap in atomic) == NUM_PLANES * NUM_PLANES
 
 
-def test_one_decoders_coda_does_not_wait_for_a_long_prompt() -> None:
-    """min_coda_batch_size 8 can never be reached by one decoder; prompt items do not count."""
-    driver = rig(
-        max_num_seqs=8, max_num_batched_tokens=16, min_coda_batch_size=8, prefill_chunk_size=8
-    )
+def test_one_decoders_token_does_not_wait_for_a_long_prompt() -> None:
+    driver = rig(max_num_seqs=8, max_num_batched_tokens=16, prefill_chunk_size=8)
     decoder = decoding(driver, max_tokens=10)
     driver.scheduler.add(request_of("long", 200, max_tokens=1))
     for gap in launches_between_tokens(driver, decoder):
-        kinds = [batch.launch for batch in gap]
-        assert kinds == [LaunchKind.RECURRENT] * NUM_PLANES + [LaunchKind.CODA]
+        assert [batch.launch for batch in gap] == [LaunchKind.RECURRENT] * NUM_PLANES
+        assert [item.request for item in gap[-1].head_items] == [decoder]
 
 
 def test_kv_grows_when_depth_0_is_scheduled_and_never_again() -> None:
@@ -366,7 +353,7 @@ def test_trace_fixed_and_adaptive_rows_are_routed_by_their_own_rules_beside_a_pr
     assert requests["lookahead"].exit_depths == [4, 3, 3, 3]
 
 
-def test_a_missing_signal_in_a_mixed_launch_is_an_interface_error() -> None:
+def test_a_missing_row_in_a_mixed_launch_is_an_interface_error() -> None:
     driver = rig()
     adaptive = resolve_exit(
         ExitOptions(mode=ExitMode.OURO, threshold=0.9, min_loops=1), ExitOptions(), NUM_PLANES
@@ -379,9 +366,9 @@ def test_a_missing_signal_in_a_mixed_launch_is_an_interface_error() -> None:
     batch = driver.scheduler.schedule()
     assert batch is not None
     assert 0 < batch.num_decode < len(batch.items)
-    for signals in (None, [], [0.5, 0.5]):
-        with pytest.raises(InterfaceError, match="decode signals"):
-            driver.scheduler.apply(batch, RecurrentResult(signals))
+    for head in (None, HeadResult([], [], [], [], [])):
+        with pytest.raises(InterfaceError, match="head result"):
+            driver.scheduler.apply(batch, LaunchResult(head))
     driver.scheduler.apply(batch, driver.executor.execute(batch))
     driver.drain()
 
@@ -408,8 +395,6 @@ def test_mutation_prompts_before_decodes_is_refused() -> None:
 
 def budget_for_prompts_first(view: View, stage: Stage) -> Selection:
     """The mutation that a launch's layout does not betray: decode rows get what prompts leave."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
     prompts = pack_whole(view.prompt_items, view.max_num_batched_tokens)
     num_rows = view.max_num_batched_tokens - sum(item.count for item in prompts)
     return Selection(view.decode_items[:num_rows] + prompts)

@@ -53,8 +53,15 @@ def rule_of(**options: object) -> ExitRule:
 
 def decode(depth: int, rule: ExitRule = FULL_DEPTH, *, is_pending: bool = False) -> ScheduledItem:
     request = Request(request_id="any", prompt_token_ids=(1,), max_tokens=9, exit_rule=rule)
-    request.is_exit_pending = is_pending
-    return ScheduledItem(request, ItemKind.DECODE, depth, first_position=1, count=1, output_index=1)
+    return ScheduledItem(
+        request,
+        ItemKind.DECODE,
+        depth,
+        first_position=1,
+        count=1,
+        output_index=1,
+        is_exit_pending=is_pending,
+    )
 
 
 def prompt(depth: int, count: int = 4, request: Request | None = None) -> ScheduledItem:
@@ -70,7 +77,6 @@ def taken(name: str, decodes: list[ScheduledItem], prompts: list[ScheduledItem])
         max_num_batched_tokens=12,
         decode_items=tuple(decodes),
         prompt_items=tuple(prompts),
-        num_decoding=len(decodes),
         num_past_prompt=len(decodes),
     )
     return POLICIES[name].take(view, Stage.RECURRENT)
@@ -196,10 +202,10 @@ def test_by_default_every_ready_decode_row_is_in_every_launch_that_takes_some(na
 
 
 def test_below_the_default_orders_decide_who_goes() -> None:
-    """Launches in flight leave several tokens half-way, of which one may go on."""
+    """Several tokens are half-way, of which one may go on."""
     sequences = set()
     for name in ("deepest-first", "shallowest-first", "shortest-oracle", "mixed"):
-        launches = drive(name, 1, num_ahead=2)
+        launches = drive(name, 1)
         decoding = (batch.items[0].request for _, _, batch in launches if batch.num_decode)
         sequences.add(tuple(request.request_id for request in decoding))
     assert len(sequences) == 4
@@ -225,7 +231,7 @@ def test_every_policy_keeps_the_limit_and_brings_the_same_tokens(
 def test_a_selection_of_more_decode_rows_is_the_policys_fault() -> None:
     def take_all(view: View, stage: Stage) -> Selection:
         passes = view.decode_items + view.prompt_items[:1]
-        return Selection(view.coda_items if stage is Stage.CODA else passes)
+        return Selection(passes)
 
     greedy = replace(MIXED, name="greedy", take=take_all)
     with pytest.raises(InterfaceError, match="greedy: at most 1 decode rows; got 2"):

@@ -14,7 +14,6 @@ from looped.sched import (
     ExitOptions,
     InterfaceError,
     ItemKind,
-    LaunchKind,
     Policy,
     Request,
     ScheduledItem,
@@ -42,17 +41,13 @@ PROMPTS = tuple(item_of(ItemKind.PROMPT, count) for count in (4, 5, 3, 1))
 
 
 @pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
-def test_alternation_takes_coda_then_due_decode_then_prompts_then_decode(policy: Policy) -> None:
+def test_alternation_takes_due_decode_then_prompts_then_decode(policy: Policy) -> None:
     busy = replace(
         EMPTY_VIEW,
         decode_items=(DECODE,),
         prompt_items=PROMPTS,
-        coda_items=(DECODE,),
-        num_decoding=1,
     )
-    assert policy.choose(busy) == (Stage.PREFILL, True), "one coda row of two, decode not due"
-    assert policy.choose(replace(busy, coda_items=(DECODE,) * 2)) == (Stage.CODA, False)
-    assert policy.choose(replace(busy, num_decoding=0)) == (Stage.CODA, False)
+    assert policy.choose(busy) == (Stage.PREFILL, True), "decode is not due"
     assert policy.choose(replace(busy, num_prompt_launches=1)) == (Stage.RECURRENT, False)
     later = replace(busy, num_prompt_launches=1, prefill_interval=2)
     assert policy.choose(later) == (Stage.PREFILL, True)
@@ -70,16 +65,14 @@ def test_prompt_items_are_taken_whole_and_in_order_up_to_the_first_that_does_not
     assert ATOMIC.take(view, Stage.PREFILL) == Selection(PROMPTS[:2], num_passes=4)
 
 
-def test_separate_packs_any_depths_and_atomic_one_depth() -> None:
+def test_separate_packs_any_depths() -> None:
     depths = tuple(item_of(ItemKind.PROMPT, depth=depth) for depth in (1, 0, 1))
     view = replace(EMPTY_VIEW, prompt_items=depths)
     assert SEPARATE.take(view, Stage.PREFILL) == Selection(depths)
-    expected = Selection((depths[0], depths[2]), num_passes=3)
-    assert ATOMIC.take(view, Stage.PREFILL) == expected
 
 
 @pytest.mark.parametrize("policy", [ATOMIC, SEPARATE])
-@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.RECURRENT, Stage.CODA])
+@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.RECURRENT])
 def test_an_empty_stage_yields_an_empty_selection(policy: Policy, stage: Stage) -> None:
     assert policy.take(EMPTY_VIEW, stage).candidates == ()
 
@@ -106,7 +99,6 @@ def run_with(policy: Policy, max_tokens: int = 3) -> tuple[Driver, list[Request]
         max_model_len=100,
         max_num_seqs=4,
         max_num_batched_tokens=8,
-        min_coda_batch_size=2,
     )
     executor = StubExecutor(config)
     scheduler = Scheduler(config, executor, policy)
@@ -128,16 +120,16 @@ def run_with(policy: Policy, max_tokens: int = 3) -> tuple[Driver, list[Request]
 
 def take_deepest(view: View, stage: Stage) -> Selection:
     """Run whatever is deepest first, one item a launch."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items)
     items = view.decode_items if stage is Stage.RECURRENT else view.prompt_items
-    return Selection(tuple(sorted(items, key=lambda item: -item.depth)[:1]))
+    return Selection(tuple(sorted(items, key=lambda item: -item.known_depth)[:1]))
 
 
 def test_a_policy_from_outside_runs_to_the_same_tokens() -> None:
     shipped, expected = run_with(SEPARATE)
     shipped.drain()
-    deepest = Policy(name="deepest-first", choose=SEPARATE.choose, take=take_deepest)
+    deepest = Policy(
+        name="deepest-first", choose=SEPARATE.choose, take=take_deepest, needs_depths=True
+    )
     driver, requests = run_with(deepest)
     driver.drain()
     check_drained(driver.scheduler, driver.executor)
@@ -209,7 +201,7 @@ def test_a_policy_that_admits_nobody_is_asked_again_when_nobody_is_active() -> N
     assert all(len(request.output_token_ids) == 3 for request in requests)
 
 
-def test_a_policy_that_wants_nothing_is_at_fault_once_nothing_is_in_flight() -> None:
+def test_a_policy_that_wants_nothing_is_at_fault_once_no_launch_is_out() -> None:
     idle = replace(SEPARATE, name="idle", take=lambda _view, _stage: Selection(()))
     driver, _ = run_with(idle)
     with pytest.raises(InterfaceError, match="from policy idle: a launch, since 2 requests are"):
@@ -223,24 +215,6 @@ def test_no_step_is_lost_to_a_policy_that_insists_on_one_stage() -> None:
     driver, requests = run_with(stubborn)
     driver.drain()
     assert all(len(request.output_token_ids) == 3 for request in requests)
-
-
-def test_masking_recurrent_makes_a_small_coda_batch_ready() -> None:
-    """Decode rows are in flight: a coda row below the batch size runs rather than nothing."""
-    driver, requests = run_with(SEPARATE, max_tokens=20)
-    scheduler, executor = driver.scheduler, driver.executor
-    while requests[1].stage is not Stage.CODA:
-        assert driver.step() is not None
-    assert requests[0].stage is Stage.RECURRENT
-    decode = scheduler.schedule()
-    assert decode is not None
-    assert [item.request for item in decode.items] == [requests[0]]
-    coda = scheduler.schedule()
-    assert coda is not None
-    assert (coda.launch, coda.items[0].request) == (LaunchKind.CODA, requests[1])
-    for batch in (decode, coda):
-        scheduler.apply(batch, executor.execute(batch))
-    driver.drain()
 
 
 WRONG_CHOICES: dict[str, object] = {
@@ -294,7 +268,7 @@ def test_what_is_no_selection_is_an_interface_error_that_names_the_policy(wrong:
         {"name": ""},
         {"name": None},
         {"choose": None},
-        {"take": (Stage.CODA, True)},
+        {"take": (Stage.RECURRENT, True)},
         {"item_size": 4},
         {"max_window": 2, "window": 2},
         {"max_window": 0},
@@ -303,6 +277,7 @@ def test_what_is_no_selection_is_an_interface_error_that_names_the_policy(wrong:
         {"max_window": True},
         {"is_mixing": None},
         {"runs_all_depths": "yes"},
+        {"needs_depths": 1},
     ],
 )
 def test_a_field_of_a_policy_that_is_not_of_its_kind_is_refused(wrong: dict[str, object]) -> None:
@@ -315,6 +290,7 @@ FAULTS = {
     "an item twice": lambda view: Selection(view.prompt_items[:1] * 2),
     "too many rows": lambda view: Selection(view.prompt_items),
     "too many passes": lambda view: Selection(view.prompt_items[:1], num_passes=5),
+    "too few passes": lambda view: Selection(view.prompt_items[:1], num_passes=2),
     "no pass": lambda view: Selection(view.prompt_items[:1], num_passes=0),
 }
 
@@ -334,16 +310,18 @@ def test_a_wrong_selection_is_an_interface_error_that_names_the_policy(fault: st
 
 def test_a_launch_lists_decode_items_first_and_runs_several_passes_of_prompts_only() -> None:
     def take_prompts_first(view: View, _stage: Stage) -> Selection:
-        return Selection(view.coda_items or view.prompt_items[:1] + view.decode_items)
+        return Selection(view.prompt_items[:1] + view.decode_items)
 
     def take_all_passes(view: View, _stage: Stage) -> Selection:
-        items = view.coda_items or view.decode_items + view.prompt_items[:1]
-        return Selection(items, 1 if view.coda_items or not view.decode_items else 2)
+        items = view.decode_items + view.prompt_items[:1]
+        return Selection(items, NUM_PLANES if view.decode_items else 1)
 
     for take, message in (
         (take_prompts_first, "decode items before prompt items"),
-        (take_all_passes, "prompt items of one depth"),
+        (take_all_passes, "prompt items at depth 0"),
     ):
-        driver, _ = run_with(Policy(name="wrong", choose=lambda _: (Stage.CODA, True), take=take))
+        driver, _ = run_with(
+            Policy(name="wrong", choose=lambda _: (Stage.RECURRENT, True), take=take)
+        )
         with pytest.raises(InterfaceError, match=message):
             driver.drain()

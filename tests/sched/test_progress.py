@@ -1,5 +1,7 @@
 """What results do: routing by each request's rule, prompt progress, KV growth, readbacks."""
 
+from dataclasses import replace
+
 import pytest
 from scheduler_rig import ADAPTIVE, FULL_DEPTH, NUM_PLANES, request_of, rig
 from stub_executor import (
@@ -8,15 +10,17 @@ from stub_executor import (
 
 from looped.sched import (
     Batch,
-    CodaResult,
     ExitMode,
     ExitOptions,
     FinishReason,
+    HeadResult,
     InterfaceError,
     ItemKind,
     LaunchKind,
-    RecurrentResult,
+    LaunchResult,
+    RowStatus,
     Scheduler,
+    ScoreResult,
     Stage,
     resolve_exit,
 )
@@ -27,47 +31,34 @@ def in_the_loops(driver: Driver, scheduler: Scheduler) -> Batch:
     while True:
         batch = scheduler.schedule()
         assert batch is not None
-        if batch.launch is not LaunchKind.CODA and batch.num_decode:
+        if batch.num_decode:
             return batch
         scheduler.apply(batch, driver.executor.execute(batch))
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (RecurrentResult(None), "expected decode signals, .* got none"),
-        (RecurrentResult([0.5, 0.5]), "expected 1 decode signals, .* got 2"),
-        (CodaResult([1], [0.0], [True]), "unexpected CodaResult for a RECURRENT launch"),
-    ],
-)
-def test_a_result_that_does_not_fit_changes_nothing(
-    result: RecurrentResult | CodaResult, message: str
-) -> None:
+def test_a_result_that_does_not_fit_changes_nothing() -> None:
     scheduler, driver = rig()
     request = request_of(exit_rule=ADAPTIVE)
     scheduler.add(request)
     batch = in_the_loops(driver, scheduler)
     assert batch.is_read
-    with pytest.raises(InterfaceError, match=message):
-        scheduler.apply(batch, result)
-    assert request.is_in_flight
-    assert request.loops_done == 0
-    scheduler.apply(batch, driver.executor.execute(batch))
+    result = driver.executor.execute(batch)
+    assert result.head is not None
+    score = ScoreResult([], [], True)
+    for wrong, message in (
+        (LaunchResult(), "expected a head result of a RECURRENT launch"),
+        (LaunchResult(result.head, score), "expected no score result of a RECURRENT launch"),
+        (LaunchResult(replace(result.head, loops=[1, 1])), "expected 1 entries in a head result"),
+        (LaunchResult(replace(result.head, logprobs=[])), "expected 1 entries in a head result"),
+        (LaunchResult(replace(result.head, loops=[2])), "allows after loop 1, got .* after loop 2"),
+    ):
+        with pytest.raises(InterfaceError, match=message):
+            scheduler.apply(batch, wrong)
+        assert (request.loops_done, request.num_unread) == (0, 1)
+        assert scheduler.num_in_flight == 1
+    driver.pending.append((batch, result))
     driver.drain()
     assert request.finish_reason is FinishReason.LENGTH
-
-
-def test_a_coda_result_must_have_one_entry_per_item() -> None:
-    scheduler, driver = rig()
-    scheduler.add(request_of())
-    for _ in range(4):
-        driver.step()
-    batch = scheduler.schedule()
-    assert batch is not None
-    with pytest.raises(InterfaceError, match="expected 1 entries in a coda result"):
-        scheduler.apply(batch, CodaResult([1], [], [True]))
-    with pytest.raises(InterfaceError, match="unexpected RecurrentResult for a CODA launch"):
-        scheduler.apply(batch, RecurrentResult(None))
 
 
 def test_each_request_is_routed_by_its_own_rule_within_one_launch() -> None:
@@ -87,18 +78,21 @@ def test_each_request_is_routed_by_its_own_rule_within_one_launch() -> None:
         scheduler.add(request)
     batch = in_the_loops(driver, scheduler)
     assert batch.num_decode == 5
-    assert [item.is_deciding for item in batch.items] == [False, False, False, True, True]
-    assert [item.runs_gate for item in batch.items] == [False, False, False, True, True]
-    always = [1.0] * 5
-    scheduler.apply(batch, RecurrentResult(always))
-    assert [request.stage for request in requests] == [
-        Stage.CODA,
-        Stage.RECURRENT,
-        Stage.RECURRENT,
-        Stage.CODA,
-        Stage.RECURRENT,
+    assert [item.request for item in batch.head_items] == [requests[0], requests[3]]
+    head = HeadResult([RowStatus.LEFT] * 2, [1, 1], [7, 8], [0.0] * 2, [True] * 2)
+    update = scheduler.apply(batch, LaunchResult(head))
+    assert [token.request for token in update.tokens] == [requests[0], requests[3]]
+    assert [request.stage is Stage.FINISHED for request in requests] == [
+        True,
+        False,
+        False,
+        True,
+        False,
     ]
-    assert requests[4].is_exit_pending
+    following = scheduler.schedule()
+    assert following is not None
+    assert [item.request for item in following.head_items] == [requests[1], requests[4]]
+    assert [item.is_exit_pending for item in following.items] == [False, False, None]
 
 
 @pytest.mark.parametrize("policy", ["atomic", "separate"])
@@ -107,7 +101,7 @@ def test_a_prompt_item_runs_every_depth_and_the_next_one_follows(policy: str) ->
     request = request_of(prompt=tuple(range(10)), max_tokens=1)
     scheduler.add(request)
     launches = []
-    while request.stage is not Stage.CODA:
+    while request.stage is not Stage.FINISHED:
         batch = driver.step()
         assert batch is not None
         launches.append((batch.launch, batch.num_passes, batch.num_rows))
@@ -137,29 +131,16 @@ def test_incremental_kv_grows_at_depth_0_only() -> None:
     assert [length for _, length in lengths[::4]][:3] == [2, 4, 5]
 
 
-def test_coda_waits_for_its_batch_but_not_for_prompts() -> None:
-    scheduler, driver = rig(min_coda_batch_size=8, policy="separate")
-    scheduler.add(request_of("a", max_tokens=3))
-    scheduler.add(request_of("b", prompt=tuple(range(20)), max_tokens=3))
-    kinds = []
-    while not driver.finished:
-        batch = driver.step()
-        assert batch is not None
-        kinds.append(batch.launch)
-    assert driver.finished[0].request_id == "a"
-    assert kinds.count(LaunchKind.CODA) == 3, "alone in the loops, a never waits for company"
-
-
 def test_a_launch_is_read_only_where_an_outcome_is_open() -> None:
     scheduler, driver = rig()
     scheduler.add(request_of(max_tokens=3))
     driver.drain()
-    assert driver.executor.num_reads == 3, "fixed depth: codas only"
+    assert driver.executor.num_reads == 3, "fixed depth: one a token"
     adaptive = request_of(max_tokens=3, exit_rule=ADAPTIVE)
     scheduler.add(adaptive)
     driver.drain()
-    num_deciding = sum(min(depth, 3) for depth in adaptive.exit_depths[1:])
-    assert driver.executor.num_reads == 3 + 3 + num_deciding
+    # The first token's launch; then each loop may be the last, from the first on.
+    assert driver.executor.num_reads == 3 + 1 + sum(adaptive.exit_depths[1:])
 
 
 def test_the_items_of_a_batch_say_what_its_rows_are() -> None:
@@ -168,11 +149,10 @@ def test_the_items_of_a_batch_say_what_its_rows_are() -> None:
     prompt = scheduler.schedule()
     assert prompt is not None
     assert (prompt.num_rows, prompt.num_decode) == (3, 0)
-    assert not prompt.runs_gate
     assert not prompt.is_read
     assert prompt.items[0].kind is ItemKind.PROMPT
     scheduler.apply(prompt, driver.executor.execute(prompt))
     decode = in_the_loops(driver, scheduler)
     assert (decode.num_rows, decode.num_decode) == (1, 1)
-    assert decode.runs_gate
+    assert decode.head_items == decode.items
     assert decode.is_read

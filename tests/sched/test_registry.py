@@ -30,8 +30,6 @@ NEWEST = """
     from looped.sched import Policy, Selection, Stage, pack_whole, policy_named
 
     def take(view, stage):
-        if stage is Stage.CODA:
-            return Selection(view.coda_items)
         decodes = view.decode_items[::-1][: view.max_decode_rows]
         prompts = pack_whole(view.prompt_items[::-1], view.max_num_batched_tokens - len(decodes))
         return Selection(decodes + prompts)

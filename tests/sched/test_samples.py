@@ -2,7 +2,7 @@
 
 import pytest
 from scheduler_rig import NUM_PLANES, request_of, rig
-from stub_executor import check_drained
+from stub_executor import Driver, check_drained
 
 from looped.sched import FinishReason, Request, RequestError, Stage
 
@@ -41,6 +41,32 @@ def test_samples_enter_as_soon_as_the_blocks_they_can_use_are_published() -> Non
         driver.step()
     assert leader.stage is Stage.PREFILL
     assert leader.num_prefilled_tokens == 6
+
+
+@pytest.mark.parametrize("num_ahead", [0, 1, 2, 4])
+def test_samples_wait_until_the_launch_that_completes_the_prompt_is_applied(
+    num_ahead: int,
+) -> None:
+    """When it is out the place is free and the slot is there; its blocks are published later."""
+    scheduler, driver = rig(policy="mixed", max_num_seqs=8)
+    driver = Driver(scheduler, driver.executor, num_ahead)
+    leader, *others = samples_of(3)
+    scheduler.add(leader, *others)
+    while leader.num_prefilled_tokens < len(PROMPT):
+        assert all(request.stage is Stage.WAITING for request in others)
+        driver.step()
+    num_later = 0
+    while leader.num_written_tokens < len(PROMPT):
+        assert all(request.stage is Stage.WAITING for request in others)
+        assert not driver.executor.outstanding
+        driver.step()
+        num_later += 1
+    assert num_later == num_ahead
+    driver.step()
+    assert all(request.stage is not Stage.WAITING for request in others)
+    driver.drain()
+    assert [request.num_cached_tokens for request in others] == [6, 6]
+    check_drained(scheduler, driver.executor)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Scheduler's promises, one by one: the door, aborts, failures, launches in flight."""
+"""The Scheduler's promises, one by one: the door, aborts, failures, launches that are out."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,7 @@ from looped.sched import (
     ExitOptions,
     FinishReason,
     InterfaceError,
-    LaunchKind,
-    RecurrentResult,
+    LaunchResult,
     Request,
     RequestError,
     resolve_exit,
@@ -109,8 +108,8 @@ def test_a_request_goes_through_its_stages_launch_by_launch() -> None:
     prompt = [("RECURRENT", "PROMPT", depth, 0, 4) for depth in range(4)]
     rest = [("RECURRENT", "PROMPT", depth, 4, 1) for depth in range(4)]
     token = [("RECURRENT", "DECODE", depth, 5, 1) for depth in range(4)]
-    first_coda, second_coda = ("CODA", "DECODE", 3, 4, 1), ("CODA", "DECODE", 3, 5, 1)
-    assert seen == [*prompt, *rest, first_coda, *token, second_coda]
+    assert seen == [*prompt, *rest, *token]
+    assert driver.executor.num_head_rows == 2
     assert request.exit_depths == [4, 4]
     assert request.slot == NO_SLOT
 
@@ -135,6 +134,7 @@ def test_the_last_token_and_its_reason_are_reported_once() -> None:
 
 
 def test_the_next_launch_can_go_out_before_the_last_one_is_applied() -> None:
+    """A prompt's next depth, too: launches run in order."""
     scheduler, driver = rig()
     first, second = request_of("a"), request_of("b", prompt=(7,) * 6)
     scheduler.add(first)
@@ -142,12 +142,15 @@ def test_the_next_launch_can_go_out_before_the_last_one_is_applied() -> None:
     out = scheduler.schedule()
     assert out is not None
     assert {item.request for item in out.items} == {first, second}
-    assert scheduler.schedule() is None, "everything is in flight"
     third = request_of("c", prompt=(9,))
     scheduler.add(third)
     ahead = scheduler.schedule()
     assert ahead is not None
-    assert [item.request for item in ahead.items] == [third]
+    assert [(item.request, item.depth) for item in ahead.items] == [
+        (first, 1),
+        (second, 1),
+        (third, 0),
+    ]
     assert scheduler.num_in_flight == 2
     for batch in (out, ahead):
         scheduler.apply(batch, driver.executor.execute(batch))
@@ -155,17 +158,21 @@ def test_the_next_launch_can_go_out_before_the_last_one_is_applied() -> None:
     check_drained(scheduler, driver.executor)
 
 
-def test_a_batch_is_applied_exactly_once() -> None:
+def test_a_batch_is_applied_exactly_once_and_in_order() -> None:
     scheduler, driver = rig()
     scheduler.add(request_of())
-    batch = scheduler.schedule()
+    batch, ahead = scheduler.schedule(), scheduler.schedule()
     assert batch is not None
-    result = driver.executor.execute(batch)
+    assert ahead is not None
+    result, later = driver.executor.execute(batch), driver.executor.execute(ahead)
+    with pytest.raises(InterfaceError, match="expected the oldest batch that is out"):
+        scheduler.apply(ahead, later)
     scheduler.apply(batch, result)
-    with pytest.raises(InterfaceError, match="expected a batch in flight"):
+    with pytest.raises(InterfaceError, match="expected the oldest batch that is out"):
         scheduler.apply(batch, result)
-    with pytest.raises(InterfaceError, match="expected a batch in flight"):
+    with pytest.raises(InterfaceError, match="expected the oldest batch that is out"):
         scheduler.fail_batch(batch, "late")
+    scheduler.apply(ahead, later)
 
 
 def test_aborting_a_waiting_request_takes_it_out_of_the_queue() -> None:
@@ -183,19 +190,21 @@ def test_aborting_a_waiting_request_takes_it_out_of_the_queue() -> None:
     assert driver.finished == [first]
 
 
-def test_an_abort_in_flight_holds_everything_until_the_launch_is_applied() -> None:
+def test_an_abort_gives_everything_back_at_once_and_what_is_out_is_dropped() -> None:
     scheduler, driver = rig()
     request = request_of(prompt=tuple(range(9)))
     scheduler.add(request)
     batch = scheduler.schedule()
     assert batch is not None
-    assert scheduler.abort("a") is None
-    assert scheduler.num_used_blocks > 0
-    assert driver.executor.outstanding
-    assert scheduler.schedule() is None
-    update = scheduler.apply(batch, driver.executor.execute(batch))
-    assert (update.finished, update.tokens) == ([request], [])
+    result = driver.executor.execute(batch)
+    assert scheduler.abort("a") is request
     assert request.finish_reason is FinishReason.ABORT
+    assert scheduler.num_used_blocks == 0
+    assert not driver.executor.outstanding
+    assert scheduler.has_unfinished_requests, "a launch is out"
+    assert scheduler.schedule() is None
+    update = scheduler.apply(batch, result)
+    assert (update.finished, update.tokens) == ([], [])
     check_drained(scheduler, driver.executor)
 
 
@@ -207,19 +216,13 @@ def test_an_aborted_request_publishes_nothing_and_emits_nothing() -> None:
         driver.step()
     last_pass = scheduler.schedule()
     assert last_pass is not None
+    assert last_pass.head_items
+    result = driver.executor.execute(last_pass)
     scheduler.abort("a")
-    scheduler.apply(last_pass, driver.executor.execute(last_pass))
+    update = scheduler.apply(last_pass, result)
     assert scheduler.num_cached_blocks == 0
-    scheduler.add(other := request_of("b"))
-    for _ in range(4):
-        driver.step()
-    coda = scheduler.schedule()
-    assert coda is not None
-    assert coda.launch is LaunchKind.CODA
-    scheduler.abort("b")
-    update = scheduler.apply(coda, driver.executor.execute(coda))
     assert update.tokens == []
-    assert other.output_token_ids == []
+    assert request.output_token_ids == []
 
 
 def test_late_results_never_touch_a_request_that_reuses_the_id() -> None:
@@ -228,16 +231,18 @@ def test_late_results_never_touch_a_request_that_reuses_the_id() -> None:
     scheduler.add(old)
     batch = scheduler.schedule()
     assert batch is not None
+    result = driver.executor.execute(batch)
+    old_slot = old.slot
     scheduler.abort("a")
     new = request_of("a", prompt=(4, 5, 6, 7, 8), payload=StubPayload(1))
     scheduler.add(new)
     ahead = scheduler.schedule()
     assert ahead is not None
     assert [item.request for item in ahead.items] == [new]
-    assert new.slot != old.slot
-    results = [driver.executor.execute(each) for each in (batch, ahead)]
-    assert scheduler.apply(batch, results[0]).finished == [old]
-    scheduler.apply(ahead, results[1])
+    assert new.slot == old_slot, "launches run in order, so it can be had at once"
+    later = driver.executor.execute(ahead)
+    assert scheduler.apply(batch, result).finished == []
+    scheduler.apply(ahead, later)
     driver.drain()
     assert driver.finished == [new]
     assert new.output_token_ids == [token_of(1, 0, 4), token_of(1, 1, 4)]
@@ -253,7 +258,7 @@ def test_a_failed_batch_ends_only_its_own_requests() -> None:
     assert batch is not None
     scheduler.add(outside)
     scheduler.abort("b")
-    assert scheduler.fail_batch(batch, "no memory") == [inside, aborted]
+    assert scheduler.fail_batch(batch, "no memory") == [inside]
     assert (inside.finish_reason, inside.error) == (FinishReason.ERROR, "no memory")
     assert (aborted.finish_reason, aborted.error) == (FinishReason.ABORT, None)
     check_invariants(scheduler)
@@ -263,7 +268,7 @@ def test_a_failed_batch_ends_only_its_own_requests() -> None:
 
 
 def test_a_reset_ends_the_active_and_keeps_the_waiting() -> None:
-    scheduler, driver = rig(max_num_seqs=2, min_coda_batch_size=1)
+    scheduler, driver = rig(max_num_seqs=2)
     requests = [request_of(str(index), prompt=(index,) * 5) for index in range(3)]
     for request in requests:
         scheduler.add(request)
@@ -276,8 +281,8 @@ def test_a_reset_ends_the_active_and_keeps_the_waiting() -> None:
     assert [request.error for request in requests] == ["device lost", "device lost", None]
     assert scheduler.num_cached_blocks == scheduler.num_used_blocks == scheduler.num_in_flight == 0
     assert not driver.executor.outstanding
-    with pytest.raises(InterfaceError, match="expected a batch in flight"):
-        scheduler.apply(batch, RecurrentResult(None))
+    with pytest.raises(InterfaceError, match="expected the oldest batch that is out"):
+        scheduler.apply(batch, LaunchResult())
     scheduler.add(request_of("0"))
     driver.drain()
     assert requests[2] in driver.finished

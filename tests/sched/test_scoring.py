@@ -11,6 +11,7 @@ from looped.sched import (
     FinishReason,
     InterfaceError,
     LaunchKind,
+    LaunchResult,
     Policy,
     PromptScoring,
     RequestError,
@@ -40,8 +41,9 @@ def test_a_chunk_is_scored_once_after_its_last_depth() -> None:
     scheduler.add(request)
     passes = [[("RECURRENT", depth, rows) for depth in range(NUM_PLANES)] for rows in (4, 2)]
     assert launches_of(driver) == [
-        *passes[0], ("SCORE", 3, 4), *passes[1], ("SCORE", 3, 1), ("CODA", 3, 1),
+        *passes[0], ("SCORE", 3, 4), *passes[1], ("SCORE", 3, 1),
     ]  # fmt: skip
+    assert driver.executor.num_head_rows == 1, "behind the last score"
     (scores,) = request.prompt_scores
     assert scores.loop == NUM_PLANES
     assert scores.logprobs == [score_of(request, position, 4) for position in range(1, 6)]
@@ -57,7 +59,8 @@ def test_a_chunk_can_be_scored_after_every_depth() -> None:
         for depth in range(NUM_PLANES)
         for launch in (("RECURRENT", depth, 3), ("SCORE", depth, 2))
     ]
-    assert launches_of(driver) == [*expected, ("CODA", 3, 1)]
+    assert launches_of(driver) == expected
+    assert driver.executor.num_head_rows == 1, "behind the last score"
     assert [scores.loop for scores in request.prompt_scores] == [1, 2, 3, 4]
     assert [scores.logprobs[1] for scores in request.prompt_scores] == [
         score_of(request, 2, loop) for loop in (1, 2, 3, 4)
@@ -70,7 +73,8 @@ def test_a_chunk_without_a_next_token_skips_the_launch(scoring: PromptScoring) -
     request = request_of(prompt=PROMPT[:5], max_tokens=1, scoring=scoring)
     scheduler.add(request)
     kinds = [kind for kind, _, _ in launches_of(driver)]
-    assert kinds[-5:] == ["RECURRENT"] * NUM_PLANES + ["CODA"], "the fifth token is a chunk"
+    assert kinds[-4:] == ["RECURRENT"] * NUM_PLANES, "the fifth token is a chunk"
+    assert driver.executor.num_head_rows == 1
     assert len(request.prompt_scores[-1].logprobs) == 4
 
 
@@ -81,7 +85,7 @@ def test_nothing_need_be_generated(policy: str, length: int) -> None:
     request = request_of(prompt=PROMPT[:length], max_tokens=0, scoring=LAST)
     scheduler.add(request)
     kinds = {kind for kind, _, _ in launches_of(driver)}
-    assert "CODA" not in kinds
+    assert driver.executor.num_head_rows == 0
     assert ("SCORE" in kinds) == (length > 1)
     assert request.finish_reason is FinishReason.LENGTH
     assert request.output_token_ids == []
@@ -90,9 +94,9 @@ def test_nothing_need_be_generated(policy: str, length: int) -> None:
     check_drained(scheduler, driver.executor)
 
 
-def test_rows_that_await_a_score_go_first_and_the_oldest_of_them() -> None:
-    """Under any policy, and however large a coda batch has to be."""
-    scheduler, driver = rig(policy="mixed", max_num_batched_tokens=32, min_coda_batch_size=4)
+def test_rows_that_await_a_score_take_turns_with_decode_rows_the_oldest_first() -> None:
+    """While none decode, one after the other."""
+    scheduler, driver = rig(policy="mixed", max_num_batched_tokens=32)
     decoder = request_of("decoder", prompt=(7,), max_tokens=4)
     scheduler.add(decoder)
     while not decoder.output_token_ids:
@@ -104,29 +108,38 @@ def test_rows_that_await_a_score_go_first_and_the_oldest_of_them() -> None:
     batch = driver.step()
     assert batch is not None
     assert [item.request for item in batch.items] == [decoder, older, newer]
-    for request in (older, newer):
-        batch = driver.step()
-        assert batch is not None
-        assert batch.launch is LaunchKind.SCORE
-        assert [item.request for item in batch.items] == [request]
-        assert batch.is_read
-    batch = driver.step()
-    assert batch is not None
-    assert [item.depth for item in batch.items] == [1, 1, 1]
+    launches = [driver.step() for _ in range(5)]
+    assert [
+        (batch.launch.name, [item.request.request_id for item in batch.items])
+        for batch in launches
+        if batch is not None
+    ] == [
+        ("SCORE", ["older"]),
+        ("RECURRENT", ["decoder", "older"]),
+        ("SCORE", ["older"]),
+        ("RECURRENT", ["decoder", "older"]),
+        ("SCORE", ["older"]),
+    ]
+    scheduler.abort("decoder")
+    kinds = [batch.launch.name for _ in range(2) if (batch := driver.step()) is not None]
+    assert kinds == ["SCORE", "RECURRENT"], "nobody decodes"
 
 
 def test_rows_that_await_a_score_are_not_offered() -> None:
+    """Their next pass comes behind the score, which need not be applied before it."""
     scheduler, driver = rig()
     scheduler.add(request_of(prompt=PROMPT[:4], max_tokens=0, scoring=EVERY))
     driver.step()
     score = scheduler.schedule()
     assert score is not None
     assert score.launch is LaunchKind.SCORE
-    assert scheduler.schedule() is None, "its next pass waits for the score"
-    scheduler.apply(score, driver.executor.execute(score))
     following = scheduler.schedule()
     assert following is not None
     assert following.items[0].depth == 1
+    for batch in (score, following):
+        scheduler.apply(batch, driver.executor.execute(batch))
+    driver.drain()
+    check_drained(scheduler, driver.executor)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +197,11 @@ def test_an_abort_while_the_score_is_out_drops_it() -> None:
     driver.step()
     score = scheduler.schedule()
     assert score is not None
-    assert scheduler.abort(request.request_id) is None
-    update = scheduler.apply(score, driver.executor.execute(score))
-    assert update.finished == [request]
+    result = driver.executor.execute(score)
+    assert scheduler.abort(request.request_id) is request
     assert request.finish_reason is FinishReason.ABORT
+    update = scheduler.apply(score, result)
+    assert (update.finished, update.tokens) == ([], [])
     assert request.prompt_scores == []
     check_drained(scheduler, driver.executor)
 
@@ -216,10 +230,10 @@ def test_a_result_that_does_not_fit_changes_nothing(change: dict[str, list[float
     score = scheduler.schedule()
     assert score is not None
     result = driver.executor.execute(score)
-    assert isinstance(result, ScoreResult)
+    assert result.score is not None
     with pytest.raises(InterfaceError, match="expected 3 entries"):
-        scheduler.apply(score, replace(result, **change))
-    assert request.is_in_flight
+        scheduler.apply(score, LaunchResult(score=replace(result.score, **change)))
+    assert scheduler.num_in_flight == 1
     scheduler.apply(score, result)
     assert len(request.prompt_scores[0].logprobs) == 3
 
@@ -229,8 +243,8 @@ def test_a_launch_takes_its_own_kind_of_result() -> None:
     scheduler.add(request_of())
     batch = scheduler.schedule()
     assert isinstance(batch, Batch)
-    with pytest.raises(InterfaceError, match="RECURRENT launch: expected RecurrentResult"):
-        scheduler.apply(batch, ScoreResult([], [], True))
+    with pytest.raises(InterfaceError, match="expected no score result of a RECURRENT launch"):
+        scheduler.apply(batch, LaunchResult(score=ScoreResult([], [], True)))
     scheduler.apply(batch, driver.executor.execute(batch))
 
 

@@ -67,11 +67,11 @@ def prompt_of(num_tokens: int) -> tuple[int, ...]:
 
 
 def passes_of(driver: Driver, num_tokens: int) -> list[Batch]:
-    """The launches that a prompt needs alone, until it can be sampled from."""
+    """The launches that a prompt needs alone, up to its first token."""
     request = request_of(prompt=prompt_of(num_tokens), max_tokens=1)
     driver.scheduler.add(request)
     batches = []
-    while request.stage is not Stage.CODA:
+    while not request.is_finished:
         batch = driver.step()
         assert batch is not None
         batches.append(batch)
@@ -114,8 +114,6 @@ def test_launches_list_decode_rows_then_requests_by_admission_then_chunks_by_pla
     while newer.stage in (Stage.WAITING, Stage.PREFILL):
         batch = driver.step()
         assert batch is not None
-        if batch.launch is LaunchKind.CODA:
-            continue
         assert batch.items[0].request is decoder
         prompts = [(item.request.request_id, item.first_position) for item in batch.items[1:]]
         assert prompts == sorted(prompts, key=lambda prompt: (prompt[0] != "older", prompt[1]))
@@ -151,7 +149,7 @@ def test_mutation_a_chunk_that_joins_the_one_before_at_its_depth_is_noticed(
 
     def add_all(self: offer.Offer, request: Request) -> None:
         for item in request.prompt_items[1:]:
-            self.prompt_items.append(offer.prompt_item(request, item))
+            self.prompt_items.append(offer.prompt_item(request, item, NUM_PLANES))
         if len(request.prompt_items) < 2 and request.num_chunked_tokens < request.num_prompt_tokens:
             self.lacking_items.append(request)
 
@@ -164,7 +162,7 @@ def take_last_first(window: int) -> Policy:
     """One prompt item a launch, the last that is offered."""
 
     def take(view: View, stage: Stage) -> Selection:
-        return Selection(view.coda_items or view.decode_items or view.prompt_items[-1:])
+        return Selection(view.decode_items or view.prompt_items[-1:])
 
     return replace(wavefront_policy(window), name="last-first", take=take)
 
@@ -174,8 +172,6 @@ def take_any(window: int, seed: int) -> Policy:
     chance = random.Random(seed)
 
     def take(view: View, stage: Stage) -> Selection:
-        if stage is Stage.CODA:
-            return Selection(view.coda_items)
         room = view.max_num_batched_tokens - len(view.decode_items)
         prompts = []
         for item in view.prompt_items:
@@ -330,9 +326,9 @@ def launch_of_several(driver: Driver, request: Request) -> Batch:
 def test_a_request_in_a_launch_several_times_is_aborted_once() -> None:
     driver, request = rig(), request_of(prompt=prompt_of(30))
     batch = launch_of_several(driver, request)
-    assert driver.scheduler.abort("a") is None
-    update = driver.scheduler.apply(batch, driver.executor.execute(batch))
-    assert update.finished == [request]
+    result = driver.executor.execute(batch)
+    assert driver.scheduler.abort("a") is request
+    assert driver.scheduler.apply(batch, result).finished == []
     assert request.finish_reason is FinishReason.ABORT
     check_drained(driver.scheduler, driver.executor)
 

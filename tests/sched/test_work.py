@@ -31,5 +31,5 @@ def test_rows_and_the_keys_that_they_see_are_counted_by_kind() -> None:
 
 def test_an_lm_head_has_rows_and_neither_passes_nor_keys() -> None:
     items = (item(ItemKind.DECODE, 9, 1),)
-    work = LaunchWork.of(items, kind=LaunchKind.CODA, num_passes=1, bucket=2)
-    assert work == LaunchWork(LaunchKind.CODA, 2, 1, 0, decode_keys=0, prompt_keys=0)
+    work = LaunchWork.of(items, kind=LaunchKind.HEAD, num_passes=1, bucket=2)
+    assert work == LaunchWork(LaunchKind.HEAD, 2, 1, 0, decode_keys=0, prompt_keys=0)

@@ -19,6 +19,7 @@ from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver, LaunchRecorder
 from looped.engine.options import EngineConfig
 from looped.engine.outputs import Completion
+from looped.engine.runner import Runner
 from looped.llm import LLM
 from looped.loading import LoadedModel, load_folder
 from looped.models.looped_model import LoopedModel
@@ -165,3 +166,23 @@ def logits_and_gates(model: LoopedModel, prompt: Sequence[int]) -> tuple[np.ndar
         logits.append(np.asarray(head_logits(model, rows))[: len(prompt)])
         gates.append(np.asarray(gate)[: len(prompt)])
     return np.stack(logits), np.stack(gates)
+
+
+class InjectedError(Exception):
+    """Raised by tests inside the engine."""
+
+
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, method: str, when: Callable[[Any], bool]
+) -> dict[str, bool]:
+    """Makes a Runner method raise the first time `when(argument)` holds."""
+    original, state = getattr(Runner, method), {"has_failed": False}
+
+    def maybe_fail(runner: Runner, argument: Any) -> Any:
+        if not state["has_failed"] and when(argument):
+            state["has_failed"] = True
+            raise InjectedError(f"injected into {method}")
+        return original(runner, argument)
+
+    monkeypatch.setattr(Runner, method, maybe_fail)
+    return state

@@ -34,8 +34,6 @@ def known_policies() -> dict[str, Policy]:
 
 def take_newest(view: View, stage: Stage) -> Selection:
     """Take one item of each kind, always that of the youngest request."""
-    if stage is Stage.CODA:
-        return Selection(view.coda_items[-1:])
     return Selection(view.decode_items[-1:] + view.prompt_items[-1:])
 
 

@@ -50,7 +50,6 @@ def configs(draw: st.DrawFn, num_planes: int) -> SchedulerConfig:
         max_num_batched_tokens=budget,
         max_decode_rows=draw(st.none() | st.integers(1, max_num_seqs)),
         prefill_chunk_size=draw(st.none() | st.integers(1, budget - max_num_seqs + 1)),
-        min_coda_batch_size=draw(st.integers(1, max_num_seqs)),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         admission_scan_limit=draw(st.integers(1, 8)),
         admission_bypass_limit=draw(st.integers(0, 3)),

@@ -23,15 +23,12 @@ EMPTY_VIEW = View(
     max_num_batched_tokens=10,
     max_num_seqs=4,
     max_decode_rows=4,
-    min_coda_batch_size=2,
     prefill_interval=1,
     prefill_chunk_size=8,
     prompt_shortcut=False,
     num_prompt_launches=0,
     decode_items=(),
     prompt_items=(),
-    coda_items=(),
-    num_decoding=0,
     num_past_prompt=0,
     num_waiting=0,
     num_active=0,
@@ -48,7 +45,7 @@ def rig(**options: object) -> tuple[Scheduler, Driver]:
         vocab_size=VOCAB_SIZE,
         **(sizes | options),  # type: ignore[arg-type]
     )
-    executor = StubExecutor(config)
+    executor = StubExecutor(config, config.max_window(config.chosen_policy))
     scheduler = Scheduler(config, executor)
     return scheduler, Driver(scheduler, executor)
 

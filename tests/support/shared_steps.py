@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from looped.programs.compile_target import THIS_MACHINE
-from looped.programs.executables import Executables, Rung
-
-SLOT_WRITER = "slot writer"
+from looped.programs.executables import Executables, Step
 
 
 class SharedSteps:
@@ -21,35 +19,31 @@ class SharedSteps:
     def __init__(self) -> None:
         self._compiled: dict[Any, Any] = {}
         self._get = Executables.get
-        self._slot_writer = Executables.slot_writer.fget
+        self._writer = Executables.writer
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Lets every `Executables` look here first."""
-        patch.setattr(Executables, "get", lambda own, rung: self.get(own, rung))
-        patch.setattr(Executables, "slot_writer", property(self.slot_writer))
+        patch.setattr(Executables, "get", lambda own, step: self.get(own, step))
+        patch.setattr(Executables, "writer", lambda own, name: self.writer(own, name))
 
-    def get(self, own: Executables, rung: Rung) -> Any:
-        """The executable of a rung; counted where `own` has not had it yet."""
-        if own.target is not THIS_MACHINE or rung in own._compiled:
-            return self._get(own, rung)
-        key = (*_sizes(own), rung)
+    def get(self, own: Executables, step: Step) -> Any:
+        """The executable of a step; counted where `own` has not had it yet."""
+        return self._shared(own, step, own._compiled, self._get)
+
+    def writer(self, own: Executables, name: str) -> Any:
+        """The same for a writer of the request table."""
+        return self._shared(own, name, own._writers, self._writer)
+
+    def _shared(self, own: Executables, name: Any, known: dict[Any, Any], compiled: Any) -> Any:
+        if own.target is not THIS_MACHINE or name in known:
+            return compiled(own, name)
+        key = (*_sizes(own), name)
         if key in self._compiled:
-            own._compiled[rung] = self._compiled[key]
+            known[name] = self._compiled[key]
             own.num_compilations += 1
         else:
-            self._compiled[key] = self._get(own, rung)
-        return own._compiled[rung]
-
-    def slot_writer(self, own: Executables) -> Any:
-        """The same for the step that writes one request's logit edits."""
-        key = (*_sizes(own), SLOT_WRITER)
-        if own.target is THIS_MACHINE and own._slot_writer is None and key in self._compiled:
-            own._slot_writer = self._compiled[key]
-            own.num_compilations += 1
-        compiled = self._slot_writer(own)
-        if own.target is THIS_MACHINE:
-            self._compiled.setdefault(key, compiled)
-        return compiled
+            self._compiled[key] = compiled(own, name)
+        return known[name]
 
 
 def _sizes(own: Executables) -> tuple[Any, ...]:

@@ -1,10 +1,12 @@
 """An executor without a model: it obeys every batch and checks that obeying is safe.
 
 It stands where the runner stands in the engine. It keeps a shadow of device state that records
-who wrote what: KV per (block, offset in block), hidden rows per slot and per prompt state. Every
-row's context is checked before its results are made up, so a scheduler that mixes up blocks,
-slots, depths or order fails here and not in a model's numbers. Signals and tokens depend only on
-the request's seed, the output index and the loop: every policy must get the same ones.
+who wrote what: KV per (block, offset in block), hidden rows per prompt state, and a row per slot
+that decides its exits, draws its tokens and ends on its own, as the device does. Every row's
+context is checked before its results are made up, so a scheduler that mixes up blocks, slots,
+depths or order fails here and not in a model's numbers. Signals and tokens depend only on the
+request's seed, the output index and the loop: every policy must get the same ones, at every
+run_ahead.
 """
 
 from __future__ import annotations
@@ -12,28 +14,34 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from looped.sched import (
     NO_SLOT,
     Batch,
-    CodaResult,
+    ExitDecision,
+    FinishReason,
+    HeadResult,
     ItemKind,
     LaunchKind,
     LaunchResult,
     PromptStateHandle,
-    RecurrentResult,
     Request,
+    RowStatus,
     ScheduledItem,
     Scheduler,
     SchedulerConfig,
     ScoreResult,
     Stage,
     StepUpdate,
+    decide,
+    is_deciding,
 )
 
 VOCAB_SIZE = 50
+KNOWN_STOPS = 2
+"""Stop ids of a request that the device knows; of more, the rest end it on the host alone."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,26 @@ class StubState:
     """(first position, count, depths run)."""
 
 
+@dataclass(eq=False)
+class StubRow:
+    """What the device keeps of the request in a slot."""
+
+    owner: Request
+    output_index: int = 0
+    """Of the output token that its row leads to."""
+    loops_done: int = 0
+    is_exit_pending: bool = False
+    is_leaving: bool = False
+    """It has left the loop, and waits for the head of its launch."""
+    is_done: bool = False
+    exit_depths: list[int] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """Of the token that its row feeds."""
+        return self.owner.num_prompt_tokens + self.output_index - 1
+
+
 class StubExecutor:
     """Runs batches of one Scheduler, in the order in which they were scheduled.
 
@@ -71,13 +99,15 @@ class StubExecutor:
         self.num_reads = 0
         self.num_mixed_launches = 0
         self.rows_run: Counter[Request] = Counter()
-        """Rows times passes, of each request; rows of the LM head are not counted."""
+        """Rows times passes, of each request; masked rows, and those of a head, are not counted."""
+        self.num_head_rows = 0
+        self.rows_masked: Counter[Request] = Counter()
+        """Launches in which a decode row rode although it had ended on the device."""
         self.last_launch: dict[Request, int] = {}
         """Number of the launch that a request was last part of."""
         self.outstanding: set[StubState] = set()
         self._kv: dict[tuple[int, int], object] = {}
-        self._hidden: dict[int, object] = {}
-        self._last_token: dict[int, object] = {}
+        self._rows: dict[int, StubRow] = {}
         self._prompt_ends: dict[Request, list[int]] = {}
         """Prompt tokens that finished launches have written, in each plane."""
 
@@ -105,36 +135,86 @@ class StubExecutor:
         self.num_mixed_launches += 0 < batch.num_decode < len(batch.items)
         for item in batch.items:
             self.last_launch[item.request] = self.num_launches
-        if batch.launch is LaunchKind.CODA:
-            for item in batch.items:
-                self._finish_row(item)
-            return self._coda_result(batch)
+            self._row(item.request)
+        score = None
         if batch.launch is LaunchKind.SCORE:
             (item,) = batch.items
-            return self._score_result(item)
+            score = self._score_result(item)
+            self._finish_prompt(item, batch)
+        else:
+            self._run_passes(batch)
+        return LaunchResult(self._head_result(batch), score)
+
+    def _run_passes(self, batch: Batch) -> None:
         self._check_prompt_order(batch)
         for pass_index in range(batch.num_passes):
-            for item in batch.items:
-                self._write_kv(item, item.depth + pass_index)
+            runs = [run for item in batch.items if (run := self._run_of(item, pass_index))]
+            for run in runs:
+                self._write_kv(*run)
             # Attention comes after every write, as on the device.
+            for run in runs:
+                self._attend(*run)
             for item in batch.items:
-                self._attend(item, item.depth + pass_index)
-                self._advance_hidden(item, item.depth + pass_index)
+                if item.kind is ItemKind.PROMPT:
+                    self._advance_state(item, item.known_depth + pass_index)
         for item in batch.items:
+            if item.kind is ItemKind.DECODE:
+                self._advance_row(item)
+                continue
             self.rows_run[item.request] += item.count * batch.num_passes
-            if item.kind is ItemKind.PROMPT:
-                for plane in range(item.depth, item.depth + batch.num_passes):
-                    self._prompt_ends[item.request][plane] += item.count
-        if not batch.is_read:
-            return RecurrentResult(None)
-        return RecurrentResult([self._signal(item) for item in batch.items[: batch.num_decode]])
+            for plane in range(item.known_depth, item.known_depth + batch.num_passes):
+                self._prompt_ends[item.request][plane] += item.count
+            self._finish_prompt(item, batch)
+
+    def _run_of(self, item: ScheduledItem, pass_index: int) -> tuple[Request, int, int, int] | None:
+        """Request, plane, first position and number of an item's rows; None of a masked row."""
+        if item.kind is ItemKind.PROMPT:
+            plane = item.known_depth + pass_index
+            return item.request, plane, item.first_position, item.count
+        row = self._row(item.request)
+        return None if row.is_done else (row.owner, row.loops_done, row.position, 1)
+
+    def _row(self, request: Request) -> StubRow:
+        """The row of a request's slot; a new owner's is written before its first launch."""
+        row = self._rows.get(request.slot)
+        if row is None or row.owner is not request:
+            row = self._rows[request.slot] = StubRow(request)
+        return row
+
+    def _advance_row(self, item: ScheduledItem) -> None:
+        request = item.request
+        row = self._row(request)
+        if row.is_done:
+            self.rows_masked[request] += 1
+            return
+        self._check_view(item, row)
+        self.rows_run[request] += 1
+        row.loops_done += 1
+        signal = signal_of(payload_of(request).seed, row.output_index, row.loops_done)
+        rule, loop = request.exit_rule, row.loops_done
+        if not is_deciding(rule, loop, row.is_exit_pending):
+            signal = float("nan")  # poison: nobody may look at it
+        decision = decide(rule, loop, signal, row.is_exit_pending, row.output_index)
+        row.is_leaving = decision is ExitDecision.EXIT
+        row.is_exit_pending = decision is ExitDecision.EXIT_NEXT
+        assert not row.is_leaving or item.passes_to_head == 1, "it leaves, and no head follows"
 
     @staticmethod
-    def _signal(item: ScheduledItem) -> float:
-        if not item.is_deciding:
-            return float("nan")  # poison: nobody may look at it
-        seed = payload_of(item.request).seed
-        return signal_of(seed, item.output_index, item.depth + 1)
+    def _check_view(item: ScheduledItem, row: StubRow) -> None:
+        """Check that what the scheduler says of a living row is so."""
+        assert row.output_index >= 1, "its prompt has not brought a token"
+        assert item.depth in (None, row.loops_done)
+        assert item.output_index in (None, row.output_index)
+        assert item.is_exit_pending in (None, row.is_exit_pending)
+        assert item.first_position >= row.position
+        is_certain = item.depth is not None and item.output_index is not None
+        assert not is_certain or item.first_position == row.position
+
+    def _finish_prompt(self, item: ScheduledItem, batch: Batch) -> None:
+        """The first token is drawn from the prompt's last row."""
+        if item.passes_to_head == batch.num_passes:
+            row = self._row(item.request)
+            row.loops_done, row.is_leaving = self.config.num_planes, True
 
     def _check_batch(self, batch: Batch) -> None:
         assert batch.items
@@ -155,10 +235,15 @@ class StubExecutor:
         assert (batch.num_passes > 1) == (batch.launch is LaunchKind.PREFILL)
         if batch.launch is LaunchKind.PREFILL:
             assert {item.kind for item in batch.items} == {ItemKind.PROMPT}
-            assert len({item.depth for item in batch.items}) == 1
+            assert {item.depth for item in batch.items} == {0}
+            assert batch.num_passes == self.config.num_planes
+        heads = [item.request for item in batch.head_items]
+        assert len(set(heads)) == len(heads)
         for item in batch.items:
-            assert item.depth >= 0
-            assert item.depth + batch.num_passes <= self.config.num_planes
+            if item.depth is None:
+                assert item.kind is ItemKind.DECODE
+                continue
+            assert 0 <= item.depth <= self.config.num_planes - batch.num_passes
 
     def _check_prompt_order(self, batch: Batch) -> None:
         """Check that every row of the prompt before an item has been through the item's planes.
@@ -172,90 +257,89 @@ class StubExecutor:
                 continue
             cached = [item.request.num_cached_tokens] * num_planes
             ends = self._prompt_ends.setdefault(item.request, cached)
-            for plane in range(item.depth, item.depth + batch.num_passes):
+            for plane in range(item.known_depth, item.known_depth + batch.num_passes):
                 assert ends[plane] == item.first_position, f"plane {plane} is not written yet"
 
     def _cell(self, request: Request, plane: int, position: int) -> tuple[int, int]:
         block = request.block_tables[plane][position // self.config.block_size]
         return block, position % self.config.block_size
 
-    def _write_kv(self, item: ScheduledItem, plane: int) -> None:
-        for position in range(item.first_position, item.first_position + item.count):
-            cell = self._cell(item.request, plane, position)
-            self._kv[cell] = content_of(item.request, plane, position, version=plane)
+    def _write_kv(self, request: Request, plane: int, first_position: int, count: int) -> None:
+        for position in range(first_position, first_position + count):
+            cell = self._cell(request, plane, position)
+            self._kv[cell] = content_of(request, plane, position, version=plane)
 
-    def _attend(self, item: ScheduledItem, plane: int) -> None:
-        request = item.request
-        for position in range(item.first_position + item.count):
+    def _attend(self, request: Request, plane: int, first_position: int, count: int) -> None:
+        depths = self._row(request).exit_depths
+        for position in range(first_position + count):
             # The row that feeds output i stands behind the prompt and leads to output i + 1.
             index = position - request.num_prompt_tokens + 1
             version = plane
-            if 1 <= index < len(request.exit_depths):
-                version = min(plane, request.exit_depths[index] - 1)
+            if 1 <= index < len(depths):
+                version = min(plane, depths[index] - 1)
             expected = content_of(request, plane, position, version)
             found = self._kv.get(self._cell(request, plane, position))
             assert found == expected, f"plane {plane}, position {position}: {found} != {expected}"
 
-    def _advance_hidden(self, item: ScheduledItem, depth: int) -> None:
-        request = item.request
-        if item.kind is ItemKind.DECODE:
-            index = item.output_index
-            if depth == 0:
-                assert self._last_token[request.slot] == (request, index - 1)
-            else:
-                assert self._hidden[request.slot] == (request, index, depth)
-            self._hidden[request.slot] = (request, index, depth + 1)
-            return
+    def _advance_state(self, item: ScheduledItem, depth: int) -> None:
         assert item.prompt_item is not None
         state = item.prompt_item.state
         assert isinstance(state, StubState)
-        assert state.owner is request
-        assert not state.is_released
+        assert state.owner is item.request
         rows = (item.first_position, item.count)
         assert state.content == (None if depth == 0 else (*rows, depth))
-        assert item.prompt_item.embedded == (item.depth > 0)
         state.content = (*rows, depth + 1)
-        is_last = depth == self.config.num_planes - 1
-        if is_last and item.first_position + item.count == request.num_prompt_tokens:
-            self._hidden[request.slot] = (request, 0, self.config.num_planes)
 
     def _score_result(self, item: ScheduledItem) -> ScoreResult:
         request, work = item.request, item.prompt_item
         assert work is not None
         assert isinstance(work.state, StubState)
-        assert not work.state.is_released
-        assert work.state.content == (work.token_start, work.token_count, item.depth + 1)
+        assert work.state.content == (work.token_start, work.token_count, item.known_depth + 1)
         assert item.count > 0
         targets = range(item.first_position + 1, item.first_position + item.count + 1)
         assert targets.stop <= request.num_prompt_tokens
         return ScoreResult(
-            logprobs=[score_of(request, position, item.depth + 1) for position in targets],
+            logprobs=[score_of(request, position, item.known_depth + 1) for position in targets],
             best_token_ids=[position % VOCAB_SIZE for position in targets],
             is_finite=payload_of(request).non_finite_at != -1,
         )
 
-    def _finish_row(self, item: ScheduledItem) -> None:
-        request = item.request
-        assert self._hidden[request.slot] == (request, item.output_index, item.exit_loop)
-        for plane in range(item.exit_loop, self.config.num_planes):
-            cell = self._cell(request, plane, item.first_position)
-            source = self._cell(request, item.exit_loop - 1, item.first_position)
-            self._kv[cell] = self._kv[source]
-        self._last_token[request.slot] = (request, item.output_index)
+    def _head_result(self, batch: Batch) -> HeadResult | None:
+        if not batch.head_items:
+            return None
+        rows = [self._row(item.request) for item in batch.head_items]
+        self.num_head_rows += len(rows)
+        loops = [row.loops_done for row in rows]
+        indices = [row.output_index for row in rows]
+        statuses = [self._status(row) for row in rows]
+        tokens, is_finite = [], []
+        for row, status in zip(rows, statuses, strict=True):
+            payload = payload_of(row.owner)
+            tokens.append(token_of(payload.seed, row.output_index, row.loops_done))
+            is_finite.append(payload.non_finite_at != row.output_index)
+            if status is RowStatus.LEFT:
+                self._finish_row(row, tokens[-1], is_finite[-1])
+        return HeadResult(statuses, loops, tokens, [-float(i) for i in indices], is_finite)
 
-    def _coda_result(self, batch: Batch) -> CodaResult:
-        payloads = [payload_of(item.request) for item in batch.items]
-        return CodaResult(
-            token_ids=[
-                token_of(payload.seed, item.output_index, item.exit_loop)
-                for payload, item in zip(payloads, batch.items, strict=True)
-            ],
-            logprobs=[-float(item.output_index) for item in batch.items],
-            is_finite=[
-                payload.non_finite_at != item.output_index
-                for payload, item in zip(payloads, batch.items, strict=True)
-            ],
-        )
+    @staticmethod
+    def _status(row: StubRow) -> RowStatus:
+        if row.is_done:
+            return RowStatus.MASKED
+        if row.is_leaving:
+            return RowStatus.LEFT
+        return RowStatus.LEAVES_NEXT if row.is_exit_pending else RowStatus.STAYED
+
+    def _finish_row(self, row: StubRow, token_id: int, is_finite: bool) -> None:
+        request = row.owner
+        if row.output_index > 0:
+            for plane in range(row.loops_done, self.config.num_planes):
+                cell = self._cell(request, plane, row.position)
+                self._kv[cell] = self._kv[self._cell(request, row.loops_done - 1, row.position)]
+        row.exit_depths.append(row.loops_done)
+        row.output_index += 1
+        row.loops_done, row.is_exit_pending, row.is_leaving = 0, False, False
+        is_stop = token_id in stops_on_device(request)
+        row.is_done = is_stop or not is_finite or row.output_index == request.max_tokens
 
 
 class Driver:
@@ -294,6 +378,17 @@ class Driver:
             is_moving = self.executor.num_launches + len(self.finished) > before
             assert is_moving or len(self.pending) < was_pending, "nothing can run"
             assert self.executor.num_launches < max_launches
+
+
+def stops_on_device(request: Request) -> list[int]:
+    """Return the stop ids that the device knows."""
+    return sorted(request.stop_token_ids)[:KNOWN_STOPS]
+
+
+def ends_unseen(request: Request) -> bool:
+    """Whether a request has ended by a stop id that only the host knows."""
+    is_stop = request.finish_reason is FinishReason.STOP
+    return is_stop and request.output_token_ids[-1] not in stops_on_device(request)
 
 
 def payload_of(request: Request) -> StubPayload:

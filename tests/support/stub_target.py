@@ -6,7 +6,9 @@ A launch takes what a test says it takes, so every latency of a run is known bef
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from stub_executor import VOCAB_SIZE, StubExecutor, StubPayload
 
@@ -16,12 +18,12 @@ from looped.bench.runs import Place, Run, RunOptions
 from looped.bench.workload import WorkItem, Workload
 from looped.engine.events import LogEvent
 from looped.engine.observer import LaunchRecorder, Moment
-from looped.engine.records import ItemRecord, LaunchRecord
+from looped.engine.records import HeadRecord, ItemRecord, LaunchRecord
 from looped.sched import (
     Batch,
     ExitMode,
     ExitOptions,
-    LaunchKind,
+    LaunchResult,
     Request,
     Scheduler,
     SchedulerConfig,
@@ -58,14 +60,27 @@ WORKLOAD = Workload(
 
 
 def duration(batch: Batch) -> float:
-    """Seconds of a launch: a pass takes 1 with decode rows alone, 2 with prompt rows; coda 0.5."""
-    if batch.launch is LaunchKind.CODA:
-        return 0.5
-    return batch.num_passes * (1.0 if batch.num_decode == len(batch.items) else 2.0)
+    """Seconds of a launch: a pass takes 1 with decode rows alone, 2 with prompt rows; a head takes
+    0.125."""
+    head = 0.125 if batch.head_items else 0.0
+    return batch.num_passes * (1.0 if batch.num_decode == len(batch.items) else 2.0) + head
+
+
+@dataclass(frozen=True)
+class Out:
+    """A launch that is out."""
+
+    batch: Batch
+    result: LaunchResult
+    slots: tuple[int, ...]
+    index: int
+    ended: float
+    """The device is done with it."""
 
 
 class StubTarget:
-    """Serves work items; time passes only in launches.
+    """Serves work items; time passes on a device that runs one launch after the other, and 0.125 s
+    on the host before each.
 
     Args:
         options: sizes; `policy` comes from the arm.
@@ -94,8 +109,12 @@ class StubTarget:
             prefill_chunk_size=options.prefill_chunk_size,
             prefix_caching=False,
             policy=policy,
+            run_ahead=options.run_ahead,
         )
-        self.now = 100.0
+        self.now = self._device_free = 100.0
+        self._unread: deque[Out] = deque()
+        self._num_ahead = options.run_ahead
+        self._threshold = options.exit_threshold if options.exits == "live" else None
         self._executor = StubExecutor(config)
         self._scheduler = Scheduler(config, self._executor)
         self._observer = LaunchRecorder(sink, clock=lambda: self.now)
@@ -107,7 +126,7 @@ class StubTarget:
         options = (
             ExitOptions(trace=item.trace)
             if item.trace
-            else ExitOptions(mode=ExitMode.OURO, threshold=item.exit_threshold)
+            else ExitOptions(mode=ExitMode.OURO, threshold=self._threshold or item.exit_threshold)
         )
         request = Request(
             request_id=item.request_id,
@@ -125,47 +144,60 @@ class StubTarget:
     def step(self) -> Sequence[str]:
         self._observer.mark(Moment.SCHEDULING)
         batch = self._scheduler.schedule(self.now)
-        assert batch is not None
+        tokens: list[str] = []
+        if batch is not None:
+            self._hand_out(batch)
+        elif self._unread:
+            tokens += self._apply_oldest()
+        while len(self._unread) > self._num_ahead:
+            tokens += self._apply_oldest()
+        return tokens
+
+    def _hand_out(self, batch: Batch) -> None:
         self.now += 0.125  # host time, exact in binary
         self._observer.mark(Moment.STARTING)
-        record = record_of(batch, self._executor.num_launches)
-        self._observer.mark(Moment.DISPATCHED)
         result = self._executor.execute(batch)
-        self.now += self._seconds(batch)
+        self._device_free = max(self.now, self._device_free) + self._seconds(batch)
+        self._observer.mark(Moment.DISPATCHED)
+        slots = tuple(item.request.slot for item in batch.items)
+        index = self._executor.num_launches - 1
+        self._unread.append(Out(batch, result, slots, index, self._device_free))
+        self._observer.dispatched(self._scheduler)
+
+    def _apply_oldest(self) -> list[str]:
+        self._observer.mark(Moment.AWAITING)
+        out = self._unread.popleft()
+        self.now = max(self.now, out.ended)
         self._observer.mark(Moment.COLLECTED)
-        update = self._scheduler.apply(batch, result)
-        self._observer.launched(record, update.tokens, self._scheduler, 7)
+        record = record_of(out)
+        update = self._scheduler.apply(out.batch, out.result)
+        self._observer.applied(record, update.tokens, self._scheduler, 7)
         for request in update.finished:
             self._observer.ended(request, self._scheduler)
         return [token.request.request_id for token in update.tokens]
 
 
-def record_of(batch: Batch, index: int) -> LaunchRecord:
-    """What the runner records of a batch, without padding."""
-    items = tuple(
-        ItemRecord(
-            item.request.request_id,
-            item.request.sample_index,
-            item.kind,
-            item.depth,
-            item.first_position,
-            item.count,
-            item.request.slot,
-        )
-        for item in batch.items
-    )
+def record_of(out: Out) -> LaunchRecord:
+    """What the runner records of a launch that is about to be applied, without padding."""
+    batch, statuses = out.batch, {}
+    if out.result.head is not None:
+        requests = [item.request for item in batch.head_items]
+        statuses = dict(zip(requests, out.result.head.statuses, strict=True))
+    num_heads = len(batch.head_items)
     return LaunchRecord(
-        index=index,
+        index=out.index,
         kind=batch.launch,
         bucket=batch.num_rows,
         num_rows=batch.num_rows,
         num_passes=batch.num_passes if batch.launch.runs_layers else 0,
         num_calls=1,
-        num_count_uploads=0,
-        runs_gate=batch.runs_gate,
-        records_gates=False,
+        num_writes=0,
         num_readbacks=int(batch.is_read),
-        items=items,
+        head=HeadRecord("conditional", num_heads, num_heads) if num_heads else None,
+        items=tuple(
+            ItemRecord.of(item, slot, statuses.get(item.request))
+            for item, slot in zip(batch.items, out.slots, strict=True)
+        ),
     )
 
 
