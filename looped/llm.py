@@ -227,6 +227,7 @@ class LLM:
         finally:
             for name in names:
                 self.engine.abort(name)
+            self.engine.settle()
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt.

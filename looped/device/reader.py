@@ -22,14 +22,11 @@ class HostReader:
         with jax.transfer_guard_device_to_host("allow"):
             array.copy_to_host_async()
 
-    def read(self, array: jax.Array) -> np.ndarray[Any, Any]:
-        """The array's values; blocks until the launch that makes them is done."""
+    def read(self, *arrays: jax.Array) -> list[np.ndarray[Any, Any]]:
+        """Values of what one launch brings; blocks until it is done."""
         self.num_reads += 1
-        return np.asarray(jax.device_get(array))
+        return [np.asarray(values) for values in jax.device_get(arrays)]
 
     def wait(self, arrays: object) -> None:
-        """Blocks until the launches that make the arrays are done, and reads nothing.
-
-        For launch logs that are to have the device's times; nothing else waits.
-        """
+        """Blocks until the launches that make the arrays are done, and reads nothing."""
         jax.block_until_ready(arrays)

@@ -1,21 +1,18 @@
 """Everything the device keeps between launches, as one pytree that every step donates."""
 
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt8
 
 from looped.config import ModelConfig
 
-T = TypeVar("T")
+from .pytree import register_pytree
+from .request_table import RowOptions, RowProgress, num_columns
 
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def register_pytree(cls: type[T]) -> type[T]:
-    """Makes a class of annotated fields a frozen dataclass that JAX sees as a pytree."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True)(cls))
+TRACE_WORD = 4
+"""Recorded depths in a word of an upload: a byte each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,26 +68,47 @@ class StateShape:
         """Bytes of token marks and logit biases, a row of each per slot."""
         return self.max_num_seqs * self.config.vocab_size * 8
 
+    @property
+    def trace_width(self) -> int:
+        """Recorded depths of a slot: at least max_model_len, in whole words."""
+        return -(-self.max_model_len // TRACE_WORD) * TRACE_WORD
+
+    @property
+    def request_table_bytes(self) -> int:
+        """Bytes of what is kept of each request: tables, options, progress, trace and gates."""
+        num_loops = self.config.num_loops
+        words = num_columns(RowProgress) + num_columns(RowOptions)
+        words += num_loops * self.blocks_per_seq + num_loops + 1
+        return self.max_num_seqs * (4 * words + self.trace_width)
+
 
 @register_pytree
 class DeviceState:
     """DONATED to every compiled step, which updates it in place and returns it."""
 
     key_pool: Float[Array, "LN K S D"]
-    """Keys, head-major blocks; layer l's block b lies at l * N + b. Written by passes and codas."""
+    """Keys, head-major blocks; layer l's block b lies at l * N + b. Written by passes and heads."""
     value_pool: Float[Array, "LN K S D"]
     """Values, laid out as the keys."""
     hidden: Float[Array, "slots E"]
-    """Normed row of each request after its last loop. Written by passes, read by codas."""
+    """Normed row of each request after its last loop. Written by passes, read by heads."""
     prompt_hidden: Float[Array, "places C E"]
     """Rows of prompt items between two depths; disjoint from the decode slots."""
-    last_token: Int[Array, " slots"]
-    """Newest token of each request; embedded by its first pass. Written by codas."""
-    survival: Float[Array, " slots"]
-    """Product of 1 - sigmoid(gate) over the loops of the newest token. Written by passes."""
+    progress: Int[Array, "slots C"]
+    """`RowProgress` of each request. Written at admission, by passes and by heads."""
+    options: Int[Array, "slots C"]
+    """`RowOptions` of each request. Written at admission."""
+    block_tables: Int[Array, "slots P B"]
+    """Blocks of each request, by plane. Written at admission, and when they grow."""
+    traces: UInt8[Array, "slots T"]
+    """Recorded depths of each output token. Written at admission."""
+    gates: Float[Array, "slots P"]
+    """sigmoid of the gate after each loop of the newest token. Written by passes."""
+    head_slots: Int[Array, " slots"]
+    """Who may finish in the newest launch, in the order of its record; max_num_seqs is nobody."""
     token_marks: Int[Array, "slots V"]
     """What is known of each token (`logit_edits`): in the prompt, a stop id, times in the output.
-    Written at admission and by codas, for requests with edits; otherwise stale."""
+    Written at admission and by heads, for requests with edits; otherwise stale."""
     logit_bias: Float[Array, "slots V"]
     """Added to the logits, float32. Written at admission, as the marks."""
 
@@ -112,8 +130,12 @@ class DeviceState:
             prompt_hidden=jnp.zeros(
                 (shape.num_prompt_places, shape.chunk_size, width), shape.dtype
             ),
-            last_token=jnp.zeros((slots,), jnp.int32),
-            survival=jnp.zeros((slots,), jnp.float32),
+            progress=jnp.zeros((slots, num_columns(RowProgress)), jnp.int32),
+            options=jnp.zeros((slots, num_columns(RowOptions)), jnp.int32),
+            block_tables=jnp.zeros((slots, config.num_loops, shape.blocks_per_seq), jnp.int32),
+            traces=jnp.zeros((slots, shape.trace_width), jnp.uint8),
+            gates=jnp.zeros((slots, config.num_loops), jnp.float32),
+            head_slots=jnp.full((slots,), slots, jnp.int32),
             token_marks=jnp.zeros((slots, config.vocab_size), jnp.int32),
             logit_bias=jnp.zeros((slots, config.vocab_size), jnp.float32),
         )

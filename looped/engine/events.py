@@ -44,13 +44,15 @@ class EngineEvent:
     engine_index: int
     """Engines before it in the log; one that was built anew after a failure is another one."""
     launch_index: int
-    """Its launches so far."""
+    """Its launches so far, those that are out included."""
+    num_applied: int
+    """Those of them that have been applied."""
     policy: str
     """Name of the policy that its scheduler asks."""
     is_deterministic: bool
     """Whether passes of a prefill launch are calls of their own, and buckets single."""
     records_gates: bool
-    """Whether the gate runs, and is read, in every pass of a decode row, for a record of it."""
+    """Whether the gates of every token are read, for a record of them."""
     ladders: dict[LaunchKind, Ladder] = field(hash=False)
     """Row buckets of each kind of launch that it has."""
     config: dict[str, Any] = field(hash=False)
@@ -75,6 +77,7 @@ class EngineEvent:
             time=0.0,
             engine_index=engine_index,
             launch_index=0,
+            num_applied=0,
             policy=scheduler.policy.name,
             is_deterministic=is_deterministic,
             records_gates=records_gates,
@@ -124,9 +127,7 @@ class QueueLengths:
     prefill: int
     """With a prompt that is not complete."""
     recurrent: int
-    """With a token in the loops."""
-    coda: int
-    """With a row that is ready for the LM head."""
+    """Whose prompt has run: their rows ride."""
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> "QueueLengths":
@@ -136,7 +137,6 @@ class QueueLengths:
             waiting=scheduler.num_waiting,
             prefill=stages.count(Stage.PREFILL),
             recurrent=stages.count(Stage.RECURRENT),
-            coda=stages.count(Stage.CODA),
         )
 
 
@@ -173,6 +173,8 @@ class RequestEvent:
     max_tokens: int
     launch_index: int
     """The launch before which the scheduler first saw it: launches of its engine so far."""
+    num_applied: int
+    """Those of them that had been applied."""
     priority: int
     exit_rule: ExitRule
     """Complete, a recorded trace included."""
@@ -184,7 +186,9 @@ class RequestEvent:
     mean equal prompts up to there. Empty without prefix caching."""
 
     @classmethod
-    def of(cls, request: Request, *, time: float, launch_index: int) -> "RequestEvent":
+    def of(
+        cls, request: Request, *, time: float, launch_index: int, num_applied: int
+    ) -> "RequestEvent":
         """Describes a request that was just added to a scheduler."""
         return cls(
             time=time,
@@ -193,6 +197,7 @@ class RequestEvent:
             num_prompt_tokens=request.num_prompt_tokens,
             max_tokens=request.max_tokens,
             launch_index=launch_index,
+            num_applied=num_applied,
             priority=request.priority,
             exit_rule=request.exit_rule,
             scoring=request.scoring,
@@ -205,35 +210,37 @@ class RequestEvent:
 class AbortEvent:
     """The scheduler was told to end a request, or one of its samples; a stop string does that, too.
 
-    Its `EndEvent` follows at once, or with the launch that it is in.
+    Its `EndEvent` follows at once. What launches that are out bring for it is dropped.
     """
 
     time: float
     request_id: str
     sample_index: int
     launch_index: int
-    """Launches of its engine so far, that under way not counted."""
+    """Launches of its engine so far, those that are out included."""
+    num_applied: int
+    """Those of them that had been applied."""
     stage: Stage
-    """Where it stood; in RECURRENT and CODA with a token that no launch brings any more."""
+    """Where it stood; in RECURRENT with a token that no launch brings any more."""
     loops_done: int
-    """Loops that this token had run; in CODA, the depth at which it had left."""
-    is_in_flight: bool
-    """Whether a launch with it was under way, whose result is dropped."""
-    is_exit_pending: bool
-    """Whether the token was to leave after its next loop."""
+    """Loops that this token had run, as far as launches had been applied."""
+    num_unread: int
+    """Launches that were out with its row."""
 
     @classmethod
-    def of(cls, request: Request, *, time: float, launch_index: int) -> "AbortEvent":
+    def of(
+        cls, request: Request, *, time: float, launch_index: int, num_applied: int
+    ) -> "AbortEvent":
         """Describes a request that is about to be aborted."""
         return cls(
             time=time,
             request_id=request.request_id,
             sample_index=request.sample_index,
             launch_index=launch_index,
+            num_applied=num_applied,
             stage=request.stage,
             loops_done=request.loops_done,
-            is_in_flight=request.is_in_flight,
-            is_exit_pending=request.is_exit_pending,
+            num_unread=request.num_unread,
         )
 
 
@@ -245,8 +252,9 @@ class EndEvent:
     request_id: str
     sample_index: int
     launch_index: int
-    """Launches of its engine so far, that included which ended it; an abort between launches comes
-    before the launch of this index."""
+    """Launches of its engine so far, those that are out included."""
+    num_applied: int
+    """Those of them that had been applied, the one that ended it included."""
     reason: FinishReason
     num_tokens: int
     """Tokens that it emitted."""
@@ -263,6 +271,8 @@ class FaultEvent:
     time: float
     launch_index: int
     """Launches of its engine so far, the failed one not counted."""
+    num_applied: int
+    """Those of them that had been applied; with a reset the others are lost."""
     is_reset: bool
     """Whether the device state was lost, and with it every active request and the prefix cache;
     otherwise the launch's own requests ended, before it reached the device."""
@@ -273,21 +283,25 @@ class FaultEvent:
 class LaunchEvent:
     """One launch: what it carried, the host's moments around it, and what it brought.
 
-    The device works on its own. A launch that the host does not read has no end that the host
-    could see, so its `ended` is the moment at which the call returned, and its work shows in the
-    wait of the next launch that is read. A log made with `waits_for_device` waits for every launch:
-    then `ended` is the device's, and the run is slower.
+    It is written when the launch is applied, up to `run_ahead` launches after it was dispatched.
+    The device works on its own, and the host hears of a launch's end when it comes to apply it. A
+    log made with `waits_for_device` waits for every launch right after its dispatch: then `ended`
+    is the device's, and the run is slower.
     """
 
     record: LaunchRecord
+    launch_index: int
+    """Launches of its engine that had been dispatched by then, itself included."""
     scheduled: float
     """The scheduler was asked."""
     started: float
     """The packed batch was handed to the executable."""
     dispatched: float
     """The call had returned; the device works."""
+    awaited: float
+    """The host turned to it: from here on it waits, if the device is not done."""
     ended: float
-    """The result was on the host; `dispatched`, or barely later, for a launch that is not read."""
+    """The device was done, and what had to be read was on the host."""
     visible: float
     """The result was applied: the host could see the tokens."""
     queues: QueueLengths
@@ -297,8 +311,8 @@ class LaunchEvent:
 
     @property
     def host_wait(self) -> float:
-        """Seconds that the host waited in the readback: ended - dispatched; 0 without one."""
-        return self.ended - self.dispatched if self.record.num_readbacks else 0.0
+        """Seconds that the host waited for the device: ended - awaited."""
+        return self.ended - self.awaited
 
 
 LogEvent = EngineEvent | RequestEvent | AbortEvent | LaunchEvent | EndEvent | FaultEvent

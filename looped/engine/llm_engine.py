@@ -1,6 +1,7 @@
-"""The engine: schedule, pack, launch, collect, apply."""
+"""The engine: schedule, pack, launch, and `run_ahead` launches later collect and apply."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 class LLMEngine:
     """Serves requests on one model, one launch a step.
+
+    The device is given launch n before the record of launch n - run_ahead is waited for.
 
     Args:
         loaded: model and configuration.
@@ -96,7 +99,9 @@ class LLMEngine:
             self.scheduler_config, is_deterministic=self.config.deterministic
         )
         if executables is None:
-            executables = Executables(shape, parameters, backend=backend)
+            executables = Executables(
+                shape, parameters, backend=backend, is_deterministic=self.config.deterministic
+            )
         else:
             compiled = executables.shape, executables.backend, executables.layers
             needed = shape, backend, loaded.layers
@@ -112,6 +117,9 @@ class LLMEngine:
         """Whether the device state is lost for good; such an engine takes no more requests."""
         self._parameters = parameters
         self._told_plan: MemoryPlan | None = None
+        self._num_ahead = self.scheduler_config.launches_ahead(self.scheduler.policy)
+        self._unread: deque[Launched] = deque()
+        """Launches that are out, the oldest first."""
         self._unfinished: dict[str, dict[int, Request]] = {}
         """Samples that have not ended, by request id and sample index."""
         self._stats = EngineStats(num_blocks=shape.num_blocks)
@@ -198,6 +206,7 @@ class LLMEngine:
             kv_pool=executables.shape.kv_bytes,
             prompt_state=executables.shape.prompt_state_bytes,
             sampling_state=executables.shape.sampling_state_bytes,
+            request_table=executables.shape.request_table_bytes,
             workspace=executables.workspace_bytes,
         )
 
@@ -238,8 +247,8 @@ class LLMEngine:
         Its id may be used again at once, when no sample is left.
 
         Returns:
-            Completions of the samples that have ended now, in order, none for an unknown request.
-            Those of samples in flight are brought by a later step.
+            Completions of the samples, in order; none for an unknown request. What launches that
+            are out bring for them is dropped.
         """
         samples = [
             request
@@ -258,21 +267,25 @@ class LLMEngine:
 
     @with_own_jax_options
     def step(self) -> StepOutput:
-        """Runs one launch; an empty output if nothing can run.
+        """Hands out one launch, then applies those older than run_ahead, or, where nothing can be
+        handed out, the oldest; an empty output if nothing is out.
 
-        A launch that fails before the device has it ends its own requests with an error. One that
-        fails later has lost the donated state: every active request ends with an error, and
-        waiting requests go on with a fresh state. An interrupt leaves the engine usable, too: its
-        active requests end, and the exception goes on.
+        A launch that fails before the device has it ends its own requests with an error, after
+        those before it are applied. One that fails later has lost the donated state: every active
+        request ends with an error, and waiting requests go on with a fresh state. An interrupt
+        leaves the engine usable, too: its active requests end, and the exception goes on.
         If no fresh state can be built, waiting requests end as well and the engine `is_broken`.
         """
         now = self._observer.mark(Moment.SCHEDULING)
-        batch = None
+        batch, output = None, StepOutput()
         try:
             batch = self.scheduler.schedule(now)
-            if batch is None:
-                return StepOutput()
-            return self._run(batch)
+            if batch is not None:
+                self._hand_out(batch, output)
+            elif self._unread:
+                self._apply_oldest(output)
+            while len(self._unread) > self._num_ahead:
+                self._apply_oldest(output)
         except BaseException as error:  # an interrupt, or a fault of ours or of the policy
             if isinstance(error, Exception):
                 # Where there is no batch it is a policy's most often, which the message names.
@@ -280,6 +293,15 @@ class LLMEngine:
                 logger.error("a step failed with %s", name, exc_info=has_batch)
             self._reset(error)
             raise
+        return output
+
+    @with_own_jax_options
+    def settle(self) -> StepOutput:
+        """Applies every launch that is out, and hands out no other: after the last abort."""
+        output = StepOutput()
+        while self._unread:
+            self._apply_oldest(output)
+        return output
 
     def _built(self, request_id: str, request: GenerationRequest) -> list[Request]:
         """The samples of a request; UsageError for what the engine's options refuse."""
@@ -315,38 +337,53 @@ class LLMEngine:
             check_full_depth(f"request {request_id!r}", samples[0].exit_rule, self.model_config)
         return samples
 
-    def _run(self, batch: Batch) -> StepOutput:
+    def _hand_out(self, batch: Batch, output: StepOutput) -> None:
+        """Packs and dispatches a launch; the output takes what comes of a failure."""
         self._observer.mark(Moment.PACKING)
         try:
             packed = self.runner.pack(batch)
         except Exception as error:  # whatever it is, it concerns this batch alone
-            return self._fail_batch(batch, error)
+            while self._unread:
+                self._apply_oldest(output)
+            if self.scheduler.num_in_flight:  # else the device was lost meanwhile
+                output.extend(self._fail_batch(batch, error))
+            return
         self._observer.mark(Moment.STARTING)
         try:
             launched = self.dispatch(packed)
             self._observer.mark(Moment.DISPATCHED)
             if self._observer.waits_for_device:
-                self.runner.wait()
-            result = self.runner.collect(launched)
+                self._observer.mark(Moment.AWAITING)
+                self.runner.wait(launched)
+                self._observer.mark(Moment.COLLECTED)
         except Exception as error:  # the state was donated and is gone
-            logger.error("a launch failed on the device; starting over", exc_info=error)
-            return self._reset(error)
+            output.extend(self._lost(error))
+            return
+        self._unread.append(launched)
+        self._observer.dispatched(self.scheduler)
+
+    def _apply_oldest(self, output: StepOutput) -> None:
+        """Waits for the oldest launch that is out, and tells its requests what it brought."""
+        self._observer.mark(Moment.AWAITING)
+        launched = self._unread[0]
+        try:
+            result = self.runner.collect(launched)
+        except Exception as error:
+            output.extend(self._lost(error))
+            return
         self._observer.mark(Moment.COLLECTED)
-        self._observer.collected(batch, result)
-        update = self.scheduler.apply(batch, result)
-        self._observer.launched(
-            self.runner.records[-1],
-            update.tokens,
-            self.scheduler,
-            self.runner.executables.num_compilations,
+        record = self.runner.record(launched, result)
+        update = self.scheduler.apply(launched.batch, result)
+        self._unread.popleft()
+        self._stats.count(record)
+        self._observer.applied(
+            record, update.tokens, self.scheduler, self.runner.executables.num_compilations
         )
-        return self._report(update)
+        output.extend(self._report(update))
 
     def dispatch(self, packed: PackedLaunch) -> Launched:
-        """Starts a packed launch and counts it."""
-        launched = self.runner.launch(packed)
-        self._stats.count(self.runner.records[-1])
-        return launched
+        """Starts a packed launch."""
+        return self.runner.launch(packed)
 
     def stats(self) -> EngineStats:
         """Totals since the start and the present load."""
@@ -366,10 +403,15 @@ class LLMEngine:
         self._observer.failed(repr(error), self.scheduler, is_reset=False)
         return self._completed(self.scheduler.fail_batch(batch, f"the launch failed: {error}"))
 
+    def _lost(self, error: Exception) -> StepOutput:
+        logger.error("a launch failed on the device; starting over", exc_info=error)
+        return self._reset(error)
+
     def _reset(self, error: BaseException) -> StepOutput:
         if isinstance(error, Exception):
             self._stats.num_failed_launches += 1
         self._observer.failed(repr(error), self.scheduler, is_reset=True)
+        self._unread.clear()
         finished = self.scheduler.reset(f"the device state was lost: {error!r}")
         try:
             self.runner.reset()

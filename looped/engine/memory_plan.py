@@ -29,6 +29,8 @@ class MemoryPlan:
     prompt_state: int
     sampling_state: int
     """Token marks and logit biases of all slots."""
+    request_table: int
+    """Block tables, options and progress of all slots."""
     workspace: int
     """Largest temporary memory of the compiled steps."""
 
@@ -38,6 +40,7 @@ class MemoryPlan:
             "KV pool": self.kv_pool,
             "prompt state": self.prompt_state,
             "sampling state": self.sampling_state,
+            "request table": self.request_table,
             "workspace": self.workspace,
         }
         listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
@@ -102,7 +105,7 @@ def blocks_on_gpu(
         LoopedError: when nothing useful is left.
     """
     allowed = int(bytes_limit * config.gpu_memory_utilization)
-    kept = shape.prompt_state_bytes + shape.sampling_state_bytes
+    kept = shape.prompt_state_bytes + shape.sampling_state_bytes + shape.request_table_bytes
     left = allowed - bytes_in_use - workspace - kept
     num_blocks = min(max(left, 0) // shape.block_bytes, blocks_for_requests(shape))
     if num_blocks > COARSE_STEP:

@@ -6,17 +6,16 @@ more than that.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 from weakref import WeakKeyDictionary
 
 from looped.sched import (
-    Batch,
     FinishReason,
     Ladder,
     LaunchKind,
-    LaunchResult,
     Request,
     Scheduler,
     TokenOutput,
@@ -50,18 +49,21 @@ class Moment(IntEnum):
     """About to call the executable."""
     DISPATCHED = auto()
     """The call has returned."""
+    AWAITING = auto()
+    """About to wait for the oldest launch that is out: that one, or one before it."""
     COLLECTED = auto()
-    """What had to be read is on the host."""
+    """It is done, and what had to be read is on the host."""
 
 
 class LaunchObserver:
     """Hears nothing. A subclass that listens overrides what it wants to know."""
 
     waits_for_device = False
-    """Whether the engine is to wait for every launch, so that COLLECTED is the device's end."""
+    """Whether the engine is to wait for every launch before it goes on: COLLECTED is marked then,
+    too, and is the device's end."""
     records_gates = False
-    """Whether the engine is to run the gate, and read it, in every pass of a decode row, and to
-    refuse requests that may exit early."""
+    """Whether tokens are to bring the gates of all their loops, and requests that may exit early
+    are to be refused."""
 
     def built(
         self,
@@ -84,17 +86,17 @@ class LaunchObserver:
         """
         return time.perf_counter()
 
-    def collected(self, batch: Batch, result: LaunchResult) -> None:
-        """A launch's result is on the host, and its requests do not know of it yet."""
+    def dispatched(self, scheduler: Scheduler) -> None:
+        """A launch is out; its moments up to DISPATCHED have been marked."""
 
-    def launched(
+    def applied(
         self,
         record: LaunchRecord,
         tokens: Sequence[TokenOutput],
         scheduler: Scheduler,
         num_compilations: int,
     ) -> None:
-        """A launch has been applied: its tokens can be seen. Its moments were marked before."""
+        """The oldest launch that was out has been applied: its tokens can be seen."""
 
     def aborting(self, request: Request, scheduler: Scheduler) -> None:
         """A request, or one of its samples, is about to be aborted."""
@@ -132,17 +134,17 @@ class ForwardingObserver(LaunchObserver):
     def mark(self, moment: Moment) -> float:
         return self._observer.mark(moment)
 
-    def collected(self, batch: Batch, result: LaunchResult) -> None:
-        self._observer.collected(batch, result)
+    def dispatched(self, scheduler: Scheduler) -> None:
+        self._observer.dispatched(scheduler)
 
-    def launched(
+    def applied(
         self,
         record: LaunchRecord,
         tokens: Sequence[TokenOutput],
         scheduler: Scheduler,
         num_compilations: int,
     ) -> None:
-        self._observer.launched(record, tokens, scheduler, num_compilations)
+        self._observer.applied(record, tokens, scheduler, num_compilations)
 
     def aborting(self, request: Request, scheduler: Scheduler) -> None:
         self._observer.aborting(request, scheduler)
@@ -160,6 +162,14 @@ class _Engine:
 
     description: EngineEvent
     num_launches: int = 0
+    num_applied: int = 0
+    unread: deque[tuple[float, ...]] = field(default_factory=deque)
+    """Moments of each launch that is out."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Launches so far, and those among them that have been applied."""
+        return {"launch_index": self.num_launches, "num_applied": self.num_applied}
 
 
 class LaunchRecorder(LaunchObserver):
@@ -206,14 +216,19 @@ class LaunchRecorder(LaunchObserver):
         self._num_engines += 1
 
     def added(self, request: Request, scheduler: Scheduler) -> None:
-        index = self._turn_to(scheduler).num_launches
-        self._sink(RequestEvent.of(request, time=self._now(), launch_index=index))
+        counts = self._turn_to(scheduler).counts
+        self._sink(RequestEvent.of(request, time=self._now(), **counts))
 
     def mark(self, moment: Moment) -> float:
         self._moments[moment] = now = self._now()
         return now
 
-    def launched(
+    def dispatched(self, scheduler: Scheduler) -> None:
+        engine = self._engines[scheduler]
+        engine.num_launches += 1
+        engine.unread.append(tuple(self._moments))
+
+    def applied(
         self,
         record: LaunchRecord,
         tokens: Sequence[TokenOutput],
@@ -221,14 +236,20 @@ class LaunchRecorder(LaunchObserver):
         num_compilations: int,
     ) -> None:
         visible = self._now()
-        self._turn_to(scheduler).num_launches = record.index + 1
+        engine = self._turn_to(scheduler)
+        moments = engine.unread.popleft()
+        engine.num_applied += 1
+        # With waits_for_device both were marked before it was out.
+        awaited = moments if self.waits_for_device else self._moments
         self._sink(
             LaunchEvent(
                 record=record,
-                scheduled=self._moments[Moment.SCHEDULING],
-                started=self._moments[Moment.STARTING],
-                dispatched=self._moments[Moment.DISPATCHED],
-                ended=self._moments[Moment.COLLECTED],
+                launch_index=engine.num_launches,
+                scheduled=moments[Moment.SCHEDULING],
+                started=moments[Moment.STARTING],
+                dispatched=moments[Moment.DISPATCHED],
+                awaited=awaited[Moment.AWAITING],
+                ended=awaited[Moment.COLLECTED],
                 visible=visible,
                 queues=QueueLengths.of(scheduler),
                 num_compilations=num_compilations,
@@ -237,27 +258,36 @@ class LaunchRecorder(LaunchObserver):
         )
 
     def aborting(self, request: Request, scheduler: Scheduler) -> None:
-        index = self._turn_to(scheduler).num_launches
-        self._sink(AbortEvent.of(request, time=self._now(), launch_index=index))
+        counts = self._turn_to(scheduler).counts
+        self._sink(AbortEvent.of(request, time=self._now(), **counts))
 
     def failed(self, message: str, scheduler: Scheduler, *, is_reset: bool) -> None:
-        index = self._turn_to(scheduler).num_launches
-        self._sink(FaultEvent(self._now(), index, is_reset, message))
+        engine = self._turn_to(scheduler)
+        fault = FaultEvent(time=self._now(), **engine.counts, is_reset=is_reset, message=message)
+        self._sink(fault)
+        if is_reset:
+            engine.unread.clear()
 
     def ended(self, request: Request, scheduler: Scheduler) -> None:
-        index = self._turn_to(scheduler).num_launches
-        reason = request.finish_reason or FinishReason.ABORT
-        name = request.request_id, request.sample_index
-        self._sink(EndEvent(self._now(), *name, index, reason, len(request.output_token_ids)))
+        counts = self._turn_to(scheduler).counts
+        self._sink(
+            EndEvent(
+                time=self._now(),
+                request_id=request.request_id,
+                sample_index=request.sample_index,
+                **counts,
+                reason=request.finish_reason or FinishReason.ABORT,
+                num_tokens=len(request.output_token_ids),
+            )
+        )
 
     def _turn_to(self, scheduler: Scheduler) -> _Engine:
         """The scheduler's engine; says so in the log if it is not the one of the last event."""
         engine = self._engines[scheduler]
         if engine is not self._last:
             self._last = engine
-            self._sink(
-                replace(engine.description, time=self._now(), launch_index=engine.num_launches)
-            )
+            described = replace(engine.description, time=self._now())
+            self._sink(replace(described, **engine.counts))  # type: ignore[arg-type]  # two ints
         return engine
 
     def _now(self) -> float:

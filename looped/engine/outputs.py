@@ -145,3 +145,8 @@ class StepOutput:
 
     tokens: list[TokenEvent] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
+
+    def extend(self, other: "StepOutput") -> None:
+        """Adds what came after it."""
+        self.tokens.extend(other.tokens)
+        self.completions.extend(other.completions)

@@ -66,6 +66,7 @@ def build_requests(
         num_logprobs=params.logprobs,
         num_prompt_logprobs=params.prompt_logprobs or 0,
         seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
+        vocab_size=vocab_size,
     )
     assert params.max_tokens is not None
     first = Request(

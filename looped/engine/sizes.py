@@ -107,7 +107,9 @@ def plan_shape(
         return replace(shape, num_blocks=blocks_on_cpu(config, shape))
     if (explicit := explicit_blocks(config, shape)) is not None:
         return replace(shape, num_blocks=explicit)
-    executables = Executables(shape, parameters, backend=backend)
+    executables = Executables(
+        shape, parameters, backend=backend, is_deterministic=config.deterministic
+    )
     ladders = ladders_for(trial, is_deterministic=config.deterministic)
     executables.prepare([(kind, ladder[-1]) for kind, ladder in ladders.items()])
     limit, in_use = device_memory(device)

@@ -1,11 +1,12 @@
-"""Compiled steps, one per launch kind and row bucket, made ahead of time.
+"""Compiled steps, one per program, row bucket and form, and the writers, made ahead of time.
 
 An executable is called directly: a wrong shape is an error, never a silent compilation. The set is
 fixed by shapes alone, so engines of equal shape can share one.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,26 @@ from looped.progress import track
 from looped.sched import LaunchKind, Rung
 
 from .compile_target import THIS_MACHINE, CompileTarget
+from .head import head
 from .packed_layout import PackedLayout
 from .parameters import Parameters
 from .registry import PROGRAMS
-from .sampling.logit_edits import slot_layout, write_slot
+from .sampling.forms import ONLY, Form, forms_of
+from .writers.registry import WRITERS
+
+
+class Step(NamedTuple):
+    """What is compiled: a program for so many rows, in one of its forms."""
+
+    kind: LaunchKind
+    num_rows: int
+    form: Form = ONLY
+
+    @property
+    def name(self) -> str:
+        """In profiles and dumps: `recurrent_8`, `head_4_greedy_copies`."""
+        words = (stage_scope(self.kind), str(self.num_rows), self.form.name)
+        return "_".join(word for word in words if word)
 
 
 class Executables:
@@ -29,6 +46,7 @@ class Executables:
         parameters: only their shapes and types matter.
         backend: attention backend, by the name `looped.pallas_kernels` has for it.
         target: where the steps will run.
+        is_deterministic: whether a program has a single form.
     """
 
     def __init__(
@@ -38,6 +56,7 @@ class Executables:
         *,
         backend: str,
         target: CompileTarget = THIS_MACHINE,
+        is_deterministic: bool = False,
     ) -> None:
         self.shape = shape
         self.backend = backend
@@ -48,9 +67,11 @@ class Executables:
         self._leaf_types = leaves
         self.state_type = jax.eval_shape(lambda: DeviceState.zeros(shape))
         """The device state as shapes and types."""
+        self._is_deterministic = is_deterministic
+        self._is_conditional = target.device_kind is None and jax.default_backend() == "cpu"
         self._layouts: dict[Rung, PackedLayout[Any]] = {}
-        self._compiled: dict[Rung, Any] = {}
-        self._slot_writer: Any = None
+        self._compiled: dict[Step, Any] = {}
+        self._writers: dict[str, Any] = {}
 
     def layout(self, rung: Rung) -> PackedLayout[Any]:
         """Where the arrays of such a launch lie in its one upload."""
@@ -59,46 +80,51 @@ class Executables:
             self._layouts[rung] = PROGRAMS[kind].layout(self.shape, num_rows)
         return self._layouts[rung]
 
-    def get(self, rung: Rung) -> Any:
-        """The executable of a rung, compiled now if it was not prepared."""
-        if rung not in self._compiled:
-            self._compiled[rung] = self.lower(rung).compile()
+    def forms(self, kind: LaunchKind) -> tuple[Form, ...]:
+        """The forms of a program, on the device that it is compiled for."""
+        return forms_of(
+            kind,
+            is_conditional=self._is_conditional,
+            is_deterministic=self._is_deterministic,
+        )
+
+    def steps(self, rungs: Iterable[Rung]) -> list[Step]:
+        """Everything that is compiled for some rungs: each in all of its forms."""
+        return [Step(*rung, form) for rung in rungs for form in self.forms(rung[0])]
+
+    def get(self, step: Step) -> Any:
+        """The executable of a step, compiled now if it was not prepared."""
+        if step not in self._compiled:
+            self._compiled[step] = self.lower(step).compile()
             self.num_compilations += 1
-        return self._compiled[rung]
+        return self._compiled[step]
 
-    @property
-    def slot_writer(self) -> Any:
-        """The executable that writes one request's logit edits, compiled now if need be."""
-        if self._slot_writer is None:
-            layout = slot_layout(self.shape)
-
-            def call(state: DeviceState, packed: jax.Array) -> DeviceState:
-                return write_slot(state, layout.unpack(packed))
-
-            packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-            lowered = self.target.lower(call, (self.state_type, packed_type), donated=0)
-            self._slot_writer = lowered.compile()
+    def writer(self, name: str) -> Any:
+        """The executable of a writer, compiled now if need be."""
+        if name not in self._writers:
+            self._writers[name] = self._lower_writer(name).compile()
             self.num_compilations += 1
-        return self._slot_writer
+        return self._writers[name]
 
     def prepare(
         self, rungs: Iterable[Rung], *, should_stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Compiles the slot writer and what is missing of these rungs, with a progress bar.
+        """Compiles the writers and what is missing of these rungs, with a progress bar.
 
         Args:
             rungs: what to compile.
             should_stop: asked before each; the rest is left uncompiled then.
         """
-        _ = self.slot_writer
-        missing = [rung for rung in rungs if rung not in self._compiled]
-        for rung in track(missing, "compiling"):
+        for name in WRITERS:
+            self.writer(name)
+        missing = [step for step in self.steps(rungs) if step not in self._compiled]
+        for step in track(missing, "compiling"):
             if should_stop():
                 return
-            self.get(rung)
+            self.get(step)
 
     @property
-    def compiled_rungs(self) -> tuple[Rung, ...]:
+    def compiled_steps(self) -> tuple[Step, ...]:
         """What has been compiled so far."""
         return tuple(self._compiled)
 
@@ -108,21 +134,43 @@ class Executables:
         analyses = (compiled.memory_analysis() for compiled in self._compiled.values())
         return max((analysis.temp_size_in_bytes for analysis in analyses), default=0)
 
-    def lower(self, rung: Rung) -> jax.stages.Lowered:
-        """The step of a rung, traced and lowered for the target but not compiled."""
-        layout = self.layout(rung)
-        step = PROGRAMS[rung[0]].step(self.shape, self.backend)
+    def lower(self, step: Step) -> jax.stages.Lowered:
+        """A step, traced and lowered for the target but not compiled."""
+        run = self._run_of(step)
 
-        def call(leaves: list[jax.Array], state: DeviceState, packed: jax.Array) -> Any:
-            with jax.named_scope(stage_scope(rung[0])):
-                return step(jax.tree.unflatten(self._tree, leaves), state, layout.unpack(packed))
+        def call(leaves: list[jax.Array], state: DeviceState, *packed: jax.Array) -> Any:
+            with jax.named_scope(stage_scope(step.kind)):
+                return run(jax.tree.unflatten(self._tree, leaves), state, *packed)
 
-        # The module's name in profiles and dumps.
-        call.__name__ = f"{stage_scope(rung[0])}_{rung[1]}"
+        call.__name__ = step.name  # the module's name in profiles and dumps
+        packed_types = []
+        if step.kind.is_launched:
+            size = self.layout((step.kind, step.num_rows)).size
+            packed_types = [jax.ShapeDtypeStruct((size,), jnp.int32)]
+        types = (self._leaf_types, self.state_type, *packed_types)
+        return self.target.lower(call, types, donated=1)
+
+    def _run_of(self, step: Step) -> Callable[..., Any]:
+        """What a step does, given parameters, state and, where it has one, its upload."""
+        kind, num_rows, form = step
+        if not kind.is_launched:
+            return partial(head, self.shape, form, num_rows)
+        layout = self.layout((kind, num_rows))
+        compute = PROGRAMS[kind].step(self.shape, self.backend, form)
+        return lambda parameters, state, packed: compute(parameters, state, layout.unpack(packed))
+
+    def _lower_writer(self, name: str) -> jax.stages.Lowered:
+        writer = WRITERS[name]
+        layout = writer.layout(self.shape)
+
+        def call(state: DeviceState, packed: jax.Array) -> DeviceState:
+            return writer.write(state, layout.unpack(packed))
+
+        call.__name__ = name
         packed_type = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-        return self.target.lower(call, (self._leaf_types, self.state_type, packed_type), donated=1)
+        return self.target.lower(call, (self.state_type, packed_type), donated=0)
 
 
 def stage_scope(kind: LaunchKind) -> str:
-    """The name of a whole step in profiles: recurrent, prefill, coda or score."""
+    """The name of a whole step in profiles: recurrent, prefill, score or head."""
     return kind.name.lower()

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from looped.config import ModelConfig
 from looped.convert import LOOKAHEAD_FILE, LookaheadGate
-from looped.device.state import register_pytree
+from looped.device.pytree import register_pytree
 from looped.errors import UsageError
 from looped.sched import ExitMode
 

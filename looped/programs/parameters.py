@@ -1,6 +1,6 @@
 """What compiled steps read and never write: the model, and the look-ahead heads beside it."""
 
-from looped.device.state import register_pytree
+from looped.device.pytree import register_pytree
 from looped.models.looped_model import LoopedModel
 
 from .lookahead import LookaheadHeads

@@ -1,4 +1,4 @@
-"""Program `prefill`: several passes over prompt rows that share a depth, in one launch."""
+"""Program `prefill`: prompt rows through every depth, in one launch."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,65 +8,54 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from looped.device.state import DeviceState, StateShape, register_pytree
+from looped.device.pytree import register_pytree
+from looped.device.state import DeviceState, StateShape
 from looped.pallas_kernels import NO_BLOCK, AttentionMetadata
 from looped.sched import Batch
 
 from .packed_layout import PackedLayout
 from .paged_attention import PagedAttention, Pools
 from .parameters import Parameters
-from .program import Packing, Program, slots_of
+from .program import Program, pack_head_slots
 from .prompt_arrays import (
     PromptArrays,
     RowMap,
-    finish_items,
+    finish_prompts,
     pack_prompts,
     prompt_shapes,
     store_prompt_rows,
 )
-from .recurrent import collect_passes
+from .recurrent import with_head_slots
 
 
 @register_pytree
 class PrefillArrays:
-    """Several passes over prompt items that share a depth."""
+    """All passes of prompt items, from the first on."""
 
-    first_depth: Any
-    """[] depth of the first pass."""
-    num_passes: Any
-    """[] how many passes run."""
     token_ids: Any
-    """[T] as in RecurrentArrays."""
+    """[T] tokens of the items."""
+    head_slots: Any
+    """[H] as in RecurrentArrays."""
     prompts: PromptArrays
-    prompt_tables: Any
-    """[P I B] blocks of every plane."""
 
 
 def prefill_layout(shape: StateShape, num_rows: int) -> PackedLayout[PrefillArrays]:
     """Layout of a prefill launch of T = num_rows."""
     num_items = min(num_rows, shape.max_num_seqs)  # each of a request of its own
-    tables = (shape.config.num_loops, num_items, shape.blocks_per_seq)
     return PackedLayout(
         PrefillArrays,
         {
-            "first_depth": ((), "int32"),
-            "num_passes": ((), "int32"),
             "token_ids": ((num_rows,), "int32"),
+            "head_slots": ((num_items,), "int32"),
             **prompt_shapes(num_items),
-            "prompt_tables": (tables, "int32"),
         },
     )
 
 
-def pack_prefill(packing: Packing, batch: Batch, arrays: PrefillArrays, call_index: int) -> None:
+def pack_prefill(shape: StateShape, batch: Batch, arrays: PrefillArrays, call_index: int) -> None:
     """All passes of a batch, in one call."""
-    arrays.first_depth[...] = batch.items[0].depth
-    arrays.num_passes[...] = batch.num_passes
-    pack_prompts(
-        packing.shape, batch.items, arrays.prompts, arrays.token_ids, 0, 0, batch.num_passes
-    )
-    slots = slots_of(batch.items)
-    arrays.prompt_tables[:, : len(slots)] = packing.blocks[slots].swapaxes(0, 1)
+    pack_head_slots(shape, batch, arrays.head_slots)
+    pack_prompts(shape, batch.items, arrays.prompts, arrays.token_ids, 0, 0, batch.num_passes)
 
 
 def prefill(
@@ -75,19 +64,24 @@ def prefill(
     parameters: Parameters,
     state: DeviceState,
     arrays: PrefillArrays,
-) -> tuple[DeviceState, None]:
-    """Several passes of prompt rows that share a depth, without a look at the host between."""
+) -> tuple[DeviceState, Int[Array, " 1"]]:
+    """Every pass of prompt rows, from their embedding on.
+
+    The loop runs P times, whatever the data: a GPU has no trip count to ask the host for.
+
+    Returns:
+        The state, and what the host may wait for.
+    """
     model, prompts = parameters.model, arrays.prompts
     num_rows, num_items = arrays.token_ids.shape[0], prompts.places.shape[0]
     row_map = RowMap.from_items(prompts, num_rows)
-    kept = state.prompt_hidden[prompts.places[row_map.item], row_map.offset]
-    needs_embedding = prompts.is_embedded[row_map.item] == 0
-    rows = jnp.where(needs_embedding[:, None], model.embed(arrays.token_ids), kept)
+    rows = model.embed(arrays.token_ids)
+    item_tables = state.block_tables[prompts.slots]
     position = prompts.first_positions[row_map.item] + row_map.offset
 
     def run_depth(depth: Int[Array, ""], carry: tuple[Array, Pools]) -> tuple[Array, Pools]:
         rows, pools = carry
-        tables = arrays.prompt_tables[depth]
+        tables = item_tables[:, depth]
         blocks = tables.at[row_map.item, position // shape.block_size].get(mode="clip")
         attend = PagedAttention(
             shape=shape,
@@ -106,24 +100,21 @@ def prefill(
         return model.recurrent_pass(rows, position, attend, pools)
 
     rows, (key_pool, value_pool) = lax.fori_loop(
-        arrays.first_depth,
-        arrays.first_depth + arrays.num_passes,
-        run_depth,
-        (rows, (state.key_pool, state.value_pool)),
+        0, shape.config.num_loops, run_depth, (rows, (state.key_pool, state.value_pool))
     )
     state = replace(
         state,
         key_pool=key_pool,
         value_pool=value_pool,
-        hidden=finish_items(state.hidden, rows, prompts),
         prompt_hidden=store_prompt_rows(state.prompt_hidden, rows, prompts, row_map),
+        head_slots=with_head_slots(state, arrays.head_slots),
     )
-    return state, None
+    state = finish_prompts(state, rows, prompts, shape.config.num_loops)
+    return state, state.progress[:1, 0]
 
 
 PREFILL = Program(
     layout=prefill_layout,
     pack=pack_prefill,
-    step=lambda shape, backend: partial(prefill, shape, backend),
-    collect=collect_passes,
+    step=lambda shape, backend, form: partial(prefill, shape, backend),
 )

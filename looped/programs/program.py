@@ -7,22 +7,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from looped.device.state import StateShape
-from looped.sched import Batch, LaunchResult, ScheduledItem
+from looped.sched import Batch, ScheduledItem
 
-from .packed_layout import PackedLayout
+from .packed_layout import Buffer, PackedLayout
+from .sampling.forms import Form
 
 A = TypeVar("A")
-
-
-@dataclass(frozen=True)
-class Packing:
-    """What a program looks up while it packs a batch."""
-
-    shape: StateShape
-    blocks: np.ndarray[Any, Any]
-    """[slots P B] block tables of the requests in the batch."""
-    records_gates: bool
-    """Whether the gate of every decode row is asked for, in every pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +24,31 @@ class Program(Generic[A]):
 
     layout: Callable[[StateShape, int], PackedLayout[A]]
     """Where those arrays lie, for so many rows."""
-    pack: Callable[[Packing, Batch, A, int], None]
+    pack: Callable[[StateShape, Batch, A, int], None]
     """Fills NumPy views of them, which are zero, from a batch. The number is that of the call,
     where each pass of a batch is a call of its own. Padding is what the step ignores: slot
     `max_num_seqs` is nobody's, an item without rows is unused."""
-    step: Callable[[StateShape, str], Callable[..., Any]]
-    """For a shape and an attention backend, what is compiled: from Parameters, DeviceState
-    (DONATED) and the arrays to the new state and what the host may read, None for nothing."""
-    collect: Callable[[Batch, np.ndarray[Any, Any] | None], LaunchResult]
-    """The scheduler's form of what was read; of None if the launch was not read."""
+    step: Callable[[StateShape, str, Form], Callable[..., Any]]
+    """For a shape, an attention backend and a form, what is compiled: from Parameters, DeviceState
+    (DONATED) and the arrays to the new state and what the host reads, or waits for."""
+
+    def packed(
+        self, shape: StateShape, batch: Batch, layout: PackedLayout[A], call_index: int = 0
+    ) -> Buffer:
+        """The upload of one call for a batch: a new buffer, since a device may read the host's own
+        memory while the launch runs."""
+        buffer = np.zeros(layout.size, np.int32)
+        self.pack(shape, batch, layout.host_views(buffer), call_index)
+        return buffer
 
 
 def slots_of(items: tuple[ScheduledItem, ...]) -> list[int]:
     """The slot of each item's request."""
     return [item.request.slot for item in items]
+
+
+def pack_head_slots(shape: StateShape, batch: Batch, head_slots: Buffer) -> None:
+    """Who may finish in the launch, in the order of the head's record; the rest is nobody."""
+    slots = slots_of(batch.head_items)
+    head_slots[:] = shape.max_num_seqs
+    head_slots[: len(slots)] = slots

@@ -1,13 +1,15 @@
 """Prompt items in a pass: what the host says of them, and which rows of the batch are theirs."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from looped.device.prompt_pool import PromptPlace
-from looped.device.state import StateShape, register_pytree
+from looped.device.pytree import register_pytree
+from looped.device.request_table import RowProgress, column
+from looped.device.state import DeviceState, StateShape
 from looped.sched import InterfaceError, ScheduledItem
 
 from .packed_layout import Buffer, Shapes
@@ -25,10 +27,12 @@ class PromptArrays:
     """[I] its first row in the batch; the others follow."""
     num_rows: Any
     """[I] how many rows it has."""
-    is_embedded: Any
-    """[I] 0: its rows come from token_ids; 1: from the prompt pool."""
+    slots: Any
+    """[I] slot of its request."""
+    depths: Any
+    """[I] depth that the first pass runs; at 0 its rows come from token_ids, else from the pool."""
     finish_slots: Any
-    """[I] decode slot that takes its last row after this launch, or max_num_seqs for none."""
+    """[I] slot whose row begins with its last row after this launch, or max_num_seqs for none."""
 
 
 @register_pytree
@@ -70,17 +74,17 @@ def pack_prompts(
     num_loops, no_slot = shape.config.num_loops, shape.max_num_seqs
     arrays.finish_slots[:] = no_slot
     for index, item in enumerate(items):
-        request, work = item.request, item.prompt_item
-        assert work is not None
-        is_embedded = work.embedded or first_pass > 0
-        is_last = item.depth + first_pass + num_passes == num_loops
+        request, depth = item.request, item.known_depth + first_pass
+        ends_prompt = item.first_position + item.count == request.num_prompt_tokens
+        is_last = ends_prompt and depth + num_passes == num_loops
         arrays.places[index] = place_of(item).index
         arrays.first_positions[index] = item.first_position
         arrays.first_rows[index] = first_row
         arrays.num_rows[index] = item.count
-        arrays.is_embedded[index] = is_embedded
+        arrays.slots[index] = request.slot
+        arrays.depths[index] = depth
         arrays.finish_slots[index] = request.slot if is_last else no_slot
-        if not is_embedded:
+        if depth == 0:
             token_ids[first_row : first_row + item.count] = request.prompt_token_ids[
                 item.first_position : item.first_position + item.count
             ]
@@ -96,12 +100,17 @@ def place_of(item: ScheduledItem) -> PromptPlace:
     return place
 
 
-def finish_items(
-    hidden: Float[Array, "slots E"], rows: Float[Array, "T E"], prompts: PromptArrays
-) -> Float[Array, "slots E"]:
-    """The last row of each item that has run every depth becomes its request's hidden row."""
+def finish_prompts(
+    state: DeviceState, rows: Float[Array, "T E"], prompts: PromptArrays, num_loops: int
+) -> DeviceState:
+    """The last row of each prompt that has run every depth begins its request's row: it has left
+    the loop, and the head draws the first token."""
     last = (prompts.first_rows + prompts.num_rows - 1).clip(0)
-    return hidden.at[prompts.finish_slots].set(rows[last], mode="drop")
+    slots, progress = prompts.finish_slots, state.progress
+    progress = progress.at[slots, column(RowProgress, "depth")].set(num_loops, mode="drop")
+    progress = progress.at[slots, column(RowProgress, "is_leaving")].set(1, mode="drop")
+    hidden = state.hidden.at[slots].set(rows[last], mode="drop")
+    return replace(state, hidden=hidden, progress=progress)
 
 
 def store_prompt_rows(

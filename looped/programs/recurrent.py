@@ -1,6 +1,7 @@
 """Program `recurrent`: one pass over decode rows and prompt rows, each at its own depth.
 
-Every option of a request is data here, so no mix of requests makes another executable.
+Every option of a request is data in the request table, so no mix of requests makes another
+executable, and a launch says of a decode row no more than its slot.
 """
 
 from dataclasses import replace
@@ -9,24 +10,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from looped.device.state import DeviceState, StateShape, register_pytree
+from looped.device.pytree import register_pytree
+from looped.device.request_table import RowOptions, RowProgress, read_rows, write_rows
+from looped.device.state import DeviceState, StateShape
 from looped.models.scopes import GATE
 from looped.pallas_kernels import NO_BLOCK, AttentionMetadata
-from looped.sched import Batch, RecurrentResult
+from looped.sched import Batch
 
-from .gates import GATE_RECORDED, gate_of, run_gates
+from .exit_decisions import after_pass
 from .packed_layout import PackedLayout, PackedType
 from .paged_attention import PagedAttention
 from .parameters import Parameters
-from .program import Packing, Program, slots_of
+from .program import Program, pack_head_slots, slots_of
 from .prompt_arrays import (
     PromptArrays,
     RowMap,
-    finish_items,
+    finish_prompts,
     pack_prompts,
     prompt_shapes,
     store_prompt_rows,
@@ -38,23 +40,13 @@ class RecurrentArrays:
     """One pass over decode rows 0..R-1 and prompt items behind them: R decode rows, at most one a
     request, and I prompt items, of which a request may have several."""
 
-    runs_gate: Any
-    """[] whether any row needs a gate."""
     token_ids: Any
     """[T] tokens of prompt rows that are embedded in this launch."""
     decode_slots: Any
     """[R] slot of each decode row, or max_num_seqs for none."""
-    decode_depths: Any
-    """[R] depth that the row runs; at 0 it embeds its slot's last token."""
-    decode_positions: Any
-    """[R] the row's place in its sequence."""
-    decode_gates: Any
-    """[R] GATE_NONE, GATE_OURO, GATE_RANDOM_LOOKAHEAD, GATE_LOOKAHEAD or GATE_RECORDED."""
-    decode_tables: Any
-    """[R B] blocks of the plane of the row's depth."""
+    head_slots: Any
+    """[H] slots whose rows may finish in this launch, then max_num_seqs."""
     prompts: PromptArrays
-    prompt_tables: Any
-    """[I B] blocks of the plane of the item's depth."""
 
 
 def recurrent_layout(shape: StateShape, num_rows: int) -> PackedLayout[RecurrentArrays]:
@@ -65,39 +57,24 @@ def recurrent_layout(shape: StateShape, num_rows: int) -> PackedLayout[Recurrent
     return PackedLayout(
         RecurrentArrays,
         {
-            "runs_gate": ((), "int32"),
             "token_ids": ((num_rows,), "int32"),
             "decode_slots": per_row,
-            "decode_depths": per_row,
-            "decode_positions": per_row,
-            "decode_gates": per_row,
-            "decode_tables": ((num_decode, shape.blocks_per_seq), "int32"),
+            "head_slots": per_row,
             **prompt_shapes(num_items),
-            "prompt_tables": ((num_items, shape.blocks_per_seq), "int32"),
         },
     )
 
 
 def pack_recurrent(
-    packing: Packing, batch: Batch, arrays: RecurrentArrays, call_index: int
+    shape: StateShape, batch: Batch, arrays: RecurrentArrays, call_index: int
 ) -> None:
     """One pass of a batch: of a prefill batch that is split, the one of that index."""
     decode, prompts = batch.items[: batch.num_decode], batch.items[batch.num_decode :]
-    count, slots, depths = len(decode), slots_of(decode), [item.depth for item in decode]
-    records_gates = packing.records_gates and count > 0
-    arrays.runs_gate[...] = batch.runs_gate or records_gates
-    arrays.decode_slots[:] = packing.shape.max_num_seqs
-    arrays.decode_slots[:count] = slots
-    arrays.decode_depths[:count] = depths
-    arrays.decode_positions[:count] = [item.first_position for item in decode]
-    arrays.decode_gates[:count] = (
-        GATE_RECORDED if records_gates else [gate_of(item) for item in decode]
-    )
-    arrays.decode_tables[:count] = packing.blocks[slots, depths]
-    pack_prompts(packing.shape, prompts, arrays.prompts, arrays.token_ids, count, call_index, 1)
-    arrays.prompt_tables[: len(prompts)] = packing.blocks[
-        slots_of(prompts), [item.depth + call_index for item in prompts]
-    ]
+    count = len(decode)
+    arrays.decode_slots[:] = shape.max_num_seqs
+    arrays.decode_slots[:count] = slots_of(decode)
+    pack_head_slots(shape, batch, arrays.head_slots)
+    pack_prompts(shape, prompts, arrays.prompts, arrays.token_ids, count, call_index, 1)
 
 
 def recurrent(
@@ -106,50 +83,48 @@ def recurrent(
     parameters: Parameters,
     state: DeviceState,
     arrays: RecurrentArrays,
-) -> tuple[DeviceState, Float[Array, " R"]]:
-    """One pass: gather or embed rows, L layers and the final norm, scatter back, gate.
+) -> tuple[DeviceState, Int[Array, " 1"]]:
+    """One pass: gather or embed rows, L layers and the final norm, scatter back, gate, exits.
+
+    Rows of requests that have ended are masked: they write nothing.
 
     Returns:
-        The state, and one signal per decode row: 1 - survival for Ouro's gate, the look-ahead
-        head's score, sigmoid of the gate where that is recorded, 0 for a row without a gate in
-        this launch.
+        The state, and what the host may wait for.
     """
     model, prompts = parameters.model, arrays.prompts
     num_rows, num_decode = arrays.token_ids.shape[0], arrays.decode_slots.shape[0]
-    is_decode = arrays.decode_slots < shape.max_num_seqs
+    progress = read_rows(RowProgress, state.progress, arrays.decode_slots)
+    is_decode = (arrays.decode_slots < shape.max_num_seqs) & (progress.is_done == 0)
+    slots = jnp.where(is_decode, arrays.decode_slots, shape.max_num_seqs)
+    decode_tables = state.block_tables.at[slots, progress.depth].get(mode="clip")
+    prompt_tables = state.block_tables[prompts.slots, prompts.depths]
     row_map = RowMap.from_items(prompts, num_rows)
 
     # Decode rows come first and prompt rows behind them; both views of a row are gathered and
     # one is kept. Indices of absent rows are clamped, and what they gather is never used.
     to_rows = partial(_pad_rows, num_rows=num_rows)
-    slot = to_rows(arrays.decode_slots)
-    token_ids = jnp.where(
-        row_map.is_prompt, arrays.token_ids, state.last_token.at[slot].get(mode="clip")
-    )
-    needs_embedding = jnp.where(
-        row_map.is_prompt,
-        prompts.is_embedded[row_map.item] == 0,
-        to_rows(arrays.decode_depths) == 0,
-    )
+    slot = to_rows(slots)
+    token_ids = jnp.where(row_map.is_prompt, arrays.token_ids, to_rows(progress.last_token))
+    depth = jnp.where(row_map.is_prompt, prompts.depths[row_map.item], to_rows(progress.depth))
     kept = jnp.where(
         row_map.is_prompt[:, None],
         state.prompt_hidden[prompts.places[row_map.item], row_map.offset],
         state.hidden.at[slot].get(mode="clip"),
     )
-    rows = jnp.where(needs_embedding[:, None], model.embed(token_ids), kept)
+    rows = jnp.where((depth == 0)[:, None], model.embed(token_ids), kept)
 
     position = jnp.where(
         row_map.is_prompt,
         prompts.first_positions[row_map.item] + row_map.offset,
-        to_rows(arrays.decode_positions),
+        to_rows(progress.position),
     )
     block_index = position // shape.block_size
     decode_block = jnp.take_along_axis(
-        arrays.decode_tables, block_index[:num_decode, None], axis=1, mode="clip"
+        decode_tables, block_index[:num_decode, None], axis=1, mode="clip"
     )[:, 0]
     write_blocks = jnp.where(
         row_map.is_prompt,
-        arrays.prompt_tables.at[row_map.item, block_index].get(mode="clip"),
+        prompt_tables.at[row_map.item, block_index].get(mode="clip"),
         to_rows(jnp.where(is_decode, decode_block, NO_BLOCK), fill=NO_BLOCK),
     )
     attend = PagedAttention(
@@ -158,9 +133,9 @@ def recurrent(
         write_blocks=write_blocks,
         write_offsets=position % shape.block_size,
         metadata=AttentionMetadata(
-            decode_tables=arrays.decode_tables,
-            decode_lengths=jnp.where(is_decode, arrays.decode_positions + 1, 0),
-            prompt_tables=arrays.prompt_tables,
+            decode_tables=decode_tables,
+            decode_lengths=jnp.where(is_decode, progress.position + 1, 0),
+            prompt_tables=prompt_tables,
             prompt_position=prompts.first_positions,
             prompt_first_row=prompts.first_rows,
             prompt_rows=prompts.num_rows,
@@ -170,32 +145,44 @@ def recurrent(
         rows, position, attend, (state.key_pool, state.value_pool)
     )
 
-    survival, signals = lax.cond(
-        arrays.runs_gate > 0,
-        jax.named_scope(GATE)(run_gates),
-        lambda *_: (state.survival, jnp.zeros((num_decode,), jnp.float32)),
-        parameters,
-        state.survival,
-        rows[:num_decode],
-        arrays.decode_slots,
-        arrays.decode_depths,
-        arrays.decode_gates,
-    )
-    hidden = state.hidden.at[arrays.decode_slots].set(rows[:num_decode], mode="drop")
     state = replace(
         state,
         key_pool=key_pool,
         value_pool=value_pool,
-        hidden=finish_items(hidden, rows, prompts),
+        hidden=state.hidden.at[slots].set(rows[:num_decode], mode="drop"),
         prompt_hidden=store_prompt_rows(state.prompt_hidden, rows, prompts, row_map),
-        survival=survival,
+        head_slots=with_head_slots(state, arrays.head_slots),
     )
-    return state, signals
+    with jax.named_scope(GATE):
+        state = _decide(parameters, state, rows[:num_decode], slots, progress)
+    state = finish_prompts(state, rows, prompts, shape.config.num_loops)
+    return state, state.progress[:1, 0]
 
 
-def collect_passes(batch: Batch, values: np.ndarray[Any, Any] | None) -> RecurrentResult:
-    """A signal for each decode item, if the launch was read."""
-    return RecurrentResult(None if values is None else values[: batch.num_decode].tolist())
+def _decide(
+    parameters: Parameters,
+    state: DeviceState,
+    rows: Float[Array, "R E"],
+    slots: Int[Array, " R"],
+    progress: RowProgress,
+) -> DeviceState:
+    """The state with the decode rows one loop further, and their exits decided."""
+    options = read_rows(RowOptions, state.options, slots)
+    traced = state.traces.at[slots, progress.num_outputs].get(mode="clip").astype(jnp.int32)
+    after, leave = after_pass(parameters, rows, progress, options, traced)
+    return replace(
+        state,
+        progress=write_rows(state.progress, slots, after),
+        gates=state.gates.at[slots, progress.depth].set(leave, mode="drop"),
+    )
+
+
+def with_head_slots(state: DeviceState, head_slots: Int[Array, " H"]) -> Int[Array, " slots"]:
+    """The slots of those who may finish in a launch, padded to all slots; written in place."""
+    num_slots = state.head_slots.shape[0]
+    padding = num_slots - head_slots.shape[0]
+    padded = jnp.pad(head_slots, (0, padding), constant_values=num_slots)
+    return lax.dynamic_update_slice(state.head_slots, padded, (0,))
 
 
 def _pad_rows(values: Int[Array, " R"], *, num_rows: int, fill: Any = 0) -> Int[Array, " T"]:
@@ -206,6 +193,5 @@ def _pad_rows(values: Int[Array, " R"], *, num_rows: int, fill: Any = 0) -> Int[
 RECURRENT = Program(
     layout=recurrent_layout,
     pack=pack_recurrent,
-    step=lambda shape, backend: partial(recurrent, shape, backend),
-    collect=collect_passes,
+    step=lambda shape, backend, form: partial(recurrent, shape, backend),
 )

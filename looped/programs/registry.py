@@ -1,10 +1,12 @@
-"""The program of each launch kind: the engine's half of what `looped.sched.launches` registers."""
+"""The program of each launch kind: the engine's half of what `looped.sched.launches` registers.
+
+`head` follows them and uploads nothing, so it is no `Program`.
+"""
 
 from typing import Any
 
 from looped.sched import LaunchKind
 
-from .coda import CODA
 from .prefill import PREFILL
 from .program import Program
 from .recurrent import RECURRENT
@@ -13,7 +15,6 @@ from .score import SCORE
 PROGRAMS: dict[LaunchKind, Program[Any]] = {
     LaunchKind.RECURRENT: RECURRENT,
     LaunchKind.PREFILL: PREFILL,
-    LaunchKind.CODA: CODA,
     LaunchKind.SCORE: SCORE,
 }
 """All of them. Not to be written to."""

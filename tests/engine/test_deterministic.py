@@ -131,12 +131,13 @@ def test_a_request_has_the_same_bits_alone_and_in_any_schedule(
 def test_a_deterministic_engine_has_one_program_per_kind(tiny_folder):
     engine = make_engine(tiny_folder, deterministic=True, policy="atomic")
     rungs = all_rungs(ladders_for(engine.scheduler_config, is_deterministic=True))
-    assert rungs == [(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8), (LaunchKind.SCORE, 32)]
+    assert rungs == [(LaunchKind.RECURRENT, 32), (LaunchKind.SCORE, 32), (LaunchKind.HEAD, 8)]
     engine.add_request("a", list(range(20)), SamplingParams(max_tokens=2))
     drain(engine)
     prefills = [record for record in engine.runner.records if record.kind is LaunchKind.PREFILL]
     assert [record.num_calls for record in prefills] == [4, 4]
-    assert {record.bucket for record in engine.runner.records} == {32, 8}
+    assert {record.bucket for record in engine.runner.records} == {32}
+    assert {record.head.bucket for record in engine.runner.records if record.head} == {8}
     assert engine.stats().num_uploads == sum(record.num_calls for record in engine.runner.records)
 
 

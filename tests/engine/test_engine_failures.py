@@ -8,14 +8,15 @@ import pytest
 from engines import (
     NUM_SLOTS,
     SMALL,
+    InjectedError,
     check_idle,
     complete,
     drain,
+    fail_once,
     loaded_model,
     make_engine,
     run_params,
 )
-from failures import InjectedError, fail_once
 
 from looped.device.state import DeviceState
 from looped.engine.generation_request import GenerationRequest
@@ -24,14 +25,19 @@ from looped.engine.options import EngineConfig
 from looped.engine.runner import Runner
 from looped.errors import LoopedError, UsageError
 from looped.loading import load_folder
+from looped.programs.executables import Step
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitMode, ExitOptions, FinishReason, InterfaceError, LaunchKind
 
 
-def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, monkeypatch):
+@pytest.mark.parametrize("run_ahead", [0, 1, 4])
+def test_a_failure_before_the_launch_ends_only_its_own_requests(
+    square_golden, monkeypatch, run_ahead
+):
+    """What was out before it is applied first."""
     runs = square_golden.runs[:4]
     # Under `separate` the late prompt runs in launches of its own.
-    engine = make_engine(square_golden.folder, policy="separate")
+    engine = make_engine(square_golden.folder, policy="separate", run_ahead=run_ahead)
     for index, run in enumerate(runs[:2]):
         engine.add_request(str(index), square_golden.prompts[run["prompt"]], run_params(run))
     for _ in range(6):
@@ -51,11 +57,12 @@ def test_a_failure_before_the_launch_ends_only_its_own_requests(square_golden, m
     assert engine.stats().num_failed_launches == 1
 
 
+@pytest.mark.parametrize("run_ahead", [0, 1, 4])
 @pytest.mark.parametrize("method", ["launch", "collect"])
 def test_a_failure_on_the_device_ends_active_requests_and_waiting_ones_go_on(
-    square_golden, monkeypatch, method
+    square_golden, monkeypatch, method, run_ahead
 ):
-    engine = make_engine(square_golden.folder)
+    engine = make_engine(square_golden.folder, run_ahead=run_ahead)
     engine.warm_up()
     compiled = engine.stats().num_compilations
     state = fail_once(monkeypatch, method, lambda _: len(engine.runner.records) == 9)
@@ -142,8 +149,8 @@ def test_a_mixed_launch_that_cannot_be_packed_ends_all_that_were_in_it(square_go
 def test_a_split_prefill_that_fails_between_two_passes_loses_the_state(tiny_folder):
     engine = make_engine(tiny_folder, deterministic=True, policy="atomic")
     engine.warm_up()
-    rung = (LaunchKind.RECURRENT, 32)
-    compiled, calls = engine.runner.executables.get(rung), []
+    step = Step(LaunchKind.RECURRENT, 32)
+    compiled, calls = engine.runner.executables.get(step), []
 
     def failing(*arguments):
         calls.append(arguments)
@@ -151,14 +158,14 @@ def test_a_split_prefill_that_fails_between_two_passes_loses_the_state(tiny_fold
             raise InjectedError("third pass")
         return compiled(*arguments)
 
-    engine.runner.executables._compiled[rung] = failing
+    engine.runner.executables._compiled[step] = failing
     try:
         engine.add_request("a", list(range(10)), SamplingParams(max_tokens=3))
         assert "third pass" in drain(engine)["a"].error
         engine.add_request("b", list(range(10)), SamplingParams(max_tokens=3))
         assert drain(engine)["b"].error is None
     finally:
-        engine.runner.executables._compiled[rung] = compiled
+        engine.runner.executables._compiled[step] = compiled
 
 
 def test_prompt_state_of_another_request_is_refused_not_read(tiny_folder):
@@ -191,13 +198,14 @@ def test_a_broken_contract_is_traced_where_no_policy_is_at_fault(
     assert bool(record.exc_info) == is_traced
 
 
+@pytest.mark.parametrize("run_ahead", [0, 1, 4])
 @pytest.mark.parametrize("method", ["pack", "launch", "collect"])
 def test_an_interrupt_passes_through_and_leaves_the_engine_usable(
-    square_golden, monkeypatch, method
+    square_golden, monkeypatch, method, run_ahead
 ):
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
-    engine = make_engine(square_golden.folder)
+    engine = make_engine(square_golden.folder, run_ahead=run_ahead)
     engine.add_request("cut off", prompt, run_params(run))
     for _ in range(3):
         engine.step()
@@ -277,20 +285,22 @@ def test_blocks_that_nobody_owns_are_never_written(tiny_folder):
             np.testing.assert_array_equal(np.asarray(pool)[blocks], pattern[blocks])
 
 
-def test_an_abort_at_any_step_frees_everything_and_disturbs_nobody(square_golden):
+@pytest.mark.parametrize("run_ahead", [0, 1, 4])
+def test_an_abort_at_any_step_frees_everything_and_disturbs_nobody(square_golden, run_ahead):
     run = square_golden.runs[0]
     prompt = square_golden.prompts[run["prompt"]]
     for step in range(0, 40, 3):
-        engine = make_engine(square_golden.folder)
+        engine = make_engine(square_golden.folder, run_ahead=run_ahead)
         engine.add_request("keep", prompt, run_params(run))
         engine.add_request("drop", list(range(50)), SamplingParams(max_tokens=30))
+        early = {}
         for _ in range(step):
-            engine.step()
+            early |= {done.request_id: done for done in engine.step().completions}
         (dropped,) = engine.abort("drop")
         assert dropped.finish_reason is FinishReason.ABORT
         # The id is free at once.
         engine.add_request("drop", prompt, run_params(run))
-        completions = drain(engine)
+        completions = early | drain(engine)
         assert list(completions["keep"].token_ids) == run["token_ids"]
         assert list(completions["drop"].token_ids) == run["token_ids"]
 
@@ -381,7 +391,9 @@ def test_two_prompts_of_sixty_percent_of_the_pool_finish_one_after_the_other(tin
     [
         ({"max_num_batched_tokens": 4}, "max_num_batched_tokens must be >= max_num_seqs"),
         ({"prefill_chunk_size": 33}, "33 is not in 1..32"),
-        ({"min_coda_batch_size": 9}, "min_coda_batch_size must be <= max_num_seqs"),
+        ({"run_ahead": 5}, r"run_ahead must be in 0\.\.4, got 5"),
+        ({"run_ahead": -1}, r"run_ahead must be in 0\.\.4, got -1"),
+        ({"run_ahead": 1, "policy": "deepest-first"}, "run_ahead must be 0, or left out, with pol"),
         ({"policy": "fastest"}, "mixed, separate, atomic"),
         ({"prefill_chunk_size": 26}, r"26 \+ 8 - 1 > 32; try --max-num-batched-tokens 33"),
         ({"max_prefill_batches_before_decode": 1}, "ignores it; got 1"),
@@ -426,7 +438,7 @@ def test_every_launch_kind_that_a_policy_uses_is_counted(tiny_folder):
     launches = engine.stats().num_launches
     assert launches[LaunchKind.PREFILL] == 2
     assert launches[LaunchKind.RECURRENT] == 3 * 4
-    assert launches[LaunchKind.CODA] == 4
+    assert engine.stats().num_heads == 4
 
 
 def test_an_attention_backend_that_cannot_serve_the_model_is_refused_at_the_start(tiny_folder):

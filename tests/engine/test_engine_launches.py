@@ -3,7 +3,7 @@
 import ast
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jax
@@ -21,6 +21,7 @@ from engines import (
 
 import looped
 from looped.programs.executables import Executables
+from looped.programs.prompt_arrays import PromptArrays
 from looped.programs.recurrent import recurrent_layout
 from looped.sampling_params import SamplingParams
 from looped.sched import (
@@ -143,7 +144,9 @@ def test_each_call_of_an_executable_is_one_host_to_device_transfer(
     with jax.transfer_guard_host_to_device("disallow"):
         complete(engine, [[1, 2, 3], list(range(40))], [SamplingParams(max_tokens=6)] * 2)
     calls = sum(record.num_calls for record in engine.runner.records)
-    assert len(sent) == calls == engine.stats().num_uploads > 20
+    assert calls == engine.stats().num_uploads > 20
+    assert engine.stats().num_writes == 2, "a row of the request table each"
+    assert len(sent) == calls + 2
     assert (calls > len(engine.runner.records)) == bool(options)
 
 
@@ -166,8 +169,8 @@ def test_a_buffer_is_never_written_again_once_it_was_sent(tiny_folder, monkeypat
         assert not any(np.shares_memory(buffer, other) for other, _ in sent[:index])
 
 
-def deciding_loops(rule, pending_from):
-    """Loops at which the host must look, from the rule as DESIGN words it."""
+def deciding_loops(rule):
+    """Loops after which a signal decides, from the rule as the exit modes' page words it."""
     if rule.threshold >= 1.0:
         return set()
     first, last = {
@@ -176,76 +179,153 @@ def deciding_loops(rule, pending_from):
         "random_lookahead": (max(1, rule.min_loops - 1), rule.max_loops - 2),
         "lookahead": (max(1, rule.min_loops - 1), rule.max_loops - 2),
     }[rule.mode]
-    return {loop for loop in range(first, last + 1) if loop < pending_from}
+    return set(range(first, last + 1))
 
 
-def gate_loops(rule, pending_from):
-    """Loops in which the row needs a gate."""
-    if rule.mode in ("random_lookahead", "lookahead"):
-        return deciding_loops(rule, pending_from)
-    if rule.threshold >= 1.0:
-        return set()
-    return {loop for loop in range(1, rule.max_loops) if loop < pending_from}
+def head_loops(rule, exit_loop, output_index):
+    """Loops after which the row may leave, as far as a host can know that has read every record.
+
+    Delayed modes settle one loop before they leave. Where no head follows that loop, the next one
+    has one; where one follows, it tells.
+    """
+    if rule.trace or rule.threshold >= 1.0:
+        traced = rule.trace[output_index : output_index + 1]
+        return {traced[0] if traced else rule.max_loops}
+    deciding = deciding_loops(rule)
+    if rule.mode == "ouro":
+        return deciding | {rule.max_loops}
+    loops, is_open = set(), False
+    for loop in range(1, exit_loop + 1):
+        if is_open or loop == exit_loop:
+            loops.add(loop)
+        is_open = loop in deciding - loops
+    return loops
 
 
 @pytest.mark.parametrize("policy", ["mixed", "separate", "atomic"])
 @pytest.mark.parametrize("mode", [None, *ExitMode])
-def test_readbacks_and_gates_are_exactly_those_of_the_rule(tiny_folder, policy, mode):
-    check_readbacks_and_gates(tiny_folder, policy, mode)
+def test_heads_and_readbacks_are_exactly_those_of_the_rule(tiny_folder, policy, mode):
+    check_heads_and_readbacks(tiny_folder, policy, mode)
 
 
-def check_readbacks_and_gates(tiny_folder, policy, mode):
-    """Recomputed from the launch records and the exit depths, launch by launch."""
-    engine = make_engine(tiny_folder, policy=policy)
+def random_requests(mode):
     rng = random.Random(11)
-    requests, rules = [], {}
+    requests = []
     while len(requests) < 24:
         name, prompt, params = random_request(rng, len(requests))
         wanted = params.exit.mode or ExitMode.TRACE
         if mode in (None, wanted):
             requests.append((name, prompt, params))
-    for request in requests:
+    return requests
+
+
+def check_heads_and_readbacks(tiny_folder, policy, mode):
+    """Recomputed from the launch records and the exit depths, launch by launch."""
+    engine = make_engine(tiny_folder, policy=policy, run_ahead=0)
+    rules = {}
+    for request in random_requests(mode):
         engine.add_request(*request)
         rules[request[0]] = engine.scheduler.unfinished_request(request[0]).exit_rule
     completions = drain(engine)
-    expected = 0
+    expected_reads = 0
     for record in engine.runner.records:
-        is_read, needs_gate = record.kind is LaunchKind.CODA, False
-        if record.kind is LaunchKind.RECURRENT:
-            for item in record.items:
-                if item.kind is ItemKind.PROMPT or rules[item.request_id].trace:
-                    continue
-                done, rule = completions[item.request_id], rules[item.request_id]
-                exit_loop = done.exit_depths[item.first_position - len(done.prompt_token_ids) + 1]
-                # Delayed modes settle one loop before they leave, unless the bound cut them off.
-                pending_from = exit_loop if rule.mode != "ouro" else 99
-                loop = item.depth + 1
-                is_read |= loop in deciding_loops(rule, pending_from)
-                needs_gate |= loop in gate_loops(rule, pending_from)
-        assert record.num_readbacks == is_read, record
-        assert record.runs_gate == needs_gate, record
-        expected += is_read
-    assert engine.runner.reader.num_reads == expected
-    assert engine.stats().num_readbacks == expected
+        num_head_rows = 0
+        for item in record.items:
+            done, rule = completions[item.request_id], rules[item.request_id]
+            if item.kind is ItemKind.PROMPT:
+                ends_prompt = item.first_position + item.num_rows == len(done.prompt_token_ids)
+                needs_head = ends_prompt and item.depth + record.num_passes == 4
+            else:
+                index = item.first_position - len(done.prompt_token_ids) + 1
+                loops = head_loops(rule, done.exit_depths[index], index)
+                needs_head = item.depth + 1 in loops
+            assert (item.status is not None) == needs_head, (item, record)
+            num_head_rows += needs_head
+        assert (record.head.num_rows if record.head else 0) == num_head_rows, record
+        assert record.num_readbacks == (num_head_rows > 0), record
+        expected_reads += num_head_rows > 0
+    assert engine.runner.reader.num_reads == expected_reads
+    assert engine.stats().num_readbacks == engine.stats().num_heads == expected_reads
 
 
-def test_mutation_a_gate_for_prompt_rows_is_noticed(tiny_folder, monkeypatch):
-    """The rule of the gate, recomputed from decode rows alone, does not allow it."""
-    original = offer.prompt_item
+def test_mutation_a_head_for_rows_that_cannot_leave_is_noticed(tiny_folder, monkeypatch):
+    """The rule of heads, recomputed from what rows can do, does not allow it."""
+    original = offer.decode_item
     monkeypatch.setattr(
-        offer, "prompt_item", lambda *item: replace(original(*item), runs_gate=True)
+        offer,
+        "decode_item",
+        lambda *args, **options: replace(original(*args, **options), passes_to_head=1),
     )
-    with pytest.raises(AssertionError, match="LaunchRecord"):
-        check_readbacks_and_gates(tiny_folder, "mixed", None)
+    with pytest.raises(AssertionError, match="ItemRecord"):
+        check_heads_and_readbacks(tiny_folder, "mixed", None)
 
 
-def test_fixed_depth_launches_are_never_read(tiny_folder):
+@pytest.mark.parametrize("run_ahead", [0, 1, 2, 4])
+def test_a_row_rides_in_every_launch_while_it_lives(tiny_folder, run_ahead):
+    """Passes of a token are its depth, and after its end a row rides run_ahead launches at most."""
+    engine = make_engine(tiny_folder, run_ahead=run_ahead)
+    for request in random_requests(None):
+        engine.add_request(*request)
+    completions = drain(engine)
+    passes, masked, last = Counter(), Counter(), {}
+    for record in engine.runner.records:
+        for item in record.items:
+            if item.kind is not ItemKind.DECODE:
+                continue
+            if item.depth is None:
+                masked[item.request_id] += 1
+                continue
+            assert record.index - last.get(item.request_id, record.index - 1) == 1, "it rode"
+            last[item.request_id] = record.index
+            passes[item.request_id] += 1
+    for done in completions.values():
+        assert passes[done.request_id] == sum(done.exit_depths[1:])
+        assert masked[done.request_id] <= run_ahead
+    assert engine.stats().num_masked_rows == masked.total()
+    assert run_ahead == 0 or masked.total() > 0
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2])
+def test_no_read_waits_for_the_newest_launch_while_another_can_be_dispatched(
+    tiny_folder, run_ahead
+):
+    """Counted at every read: the launches that had been dispatched after the one that is read."""
+    engine = make_engine(tiny_folder, run_ahead=run_ahead)
+    for request in random_requests(None):
+        engine.add_request(*request)
+    ahead = Counter()
+    collect = engine.runner.collect
+
+    def counting(launched):
+        ahead[engine.runner._num_launches - launched.index - 1] += 1
+        return collect(launched)
+
+    engine.runner.collect = counting
+    drain(engine)
+    assert ahead[run_ahead] > 0.9 * ahead.total()
+    assert max(ahead) == run_ahead
+
+
+def test_a_launch_uploads_of_a_decode_row_no_more_than_its_slot(tiny_folder):
+    """Whatever max_model_len, P and the options of requests are."""
+    sizes = set()
+    for length in (32, 96):
+        shape = make_engine(tiny_folder, max_model_len=length).runner.executables.shape
+        sizes |= {recurrent_layout(replace(shape, max_model_len=length), 32).size}
+    assert len(sizes) == 1
+    shape = make_engine(tiny_folder).runner.executables.shape
+    few, many = (recurrent_layout(replace(shape, max_num_seqs=n), 32).size for n in (8, 9))
+    num_item_words = len(fields(PromptArrays))
+    assert many - few == 2 + num_item_words, "a slot, once more as one that may finish"
+
+
+def test_fixed_depth_launches_are_read_only_where_a_row_finishes(tiny_folder):
     engine = make_engine(tiny_folder)
     complete(engine, [[1, 2, 3]] * 4, [SamplingParams(max_tokens=8)] * 4)
-    reads = Counter((record.kind, record.num_readbacks) for record in engine.runner.records)
-    assert reads[LaunchKind.RECURRENT, 1] == 0
-    assert reads[LaunchKind.RECURRENT, 0] > 0
-    assert reads[LaunchKind.CODA, 0] == 0
+    for record in engine.runner.records:
+        assert record.num_readbacks == (record.head is not None)
+    assert engine.stats().num_heads == 8
+    assert engine.stats().num_masked_rows == 0, "every end is foreseen"
 
 
 def test_the_defaults_need_at_most_24_executables():
@@ -281,26 +361,27 @@ def test_with_prefix_caching_rows_run_and_rows_hit_add_up_under_every_policy(gol
         rows = Counter()
         for record in engine.runner.records:
             for item in record.items:
-                rows[item.request_id] += item.num_rows * record.num_passes
+                is_masked = item.depth is None
+                rows[item.request_id] += 0 if is_masked else item.num_rows * record.num_passes
         for done in completions:
             computed = len(done.prompt_token_ids) - done.num_cached_tokens
             assert rows[done.request_id] == 4 * computed + sum(done.exit_depths[1:])
         assert sum(done.num_cached_tokens for done in completions) > 0
 
 
-def test_fixed_depth_mixed_launches_have_no_host_wait_at_all(tiny_folder):
+def test_fixed_depth_mixed_launches_are_read_for_tokens_alone(tiny_folder):
     engine = make_engine(tiny_folder)
     complete(engine, [[index] * 50 for index in range(16)], [SamplingParams(max_tokens=9)] * 16)
     mixed = [record for record in engine.runner.records if record.is_mixed]
     assert len(mixed) == engine.stats().num_mixed_launches > 10
-    assert not any(record.num_readbacks or record.runs_gate for record in mixed)
+    assert all(record.num_readbacks == (record.head is not None) for record in mixed)
     stats = engine.stats()
-    assert engine.runner.reader.num_reads == stats.num_launches[LaunchKind.CODA]
+    assert engine.runner.reader.num_reads == stats.num_heads
     launched = [item for record in engine.runner.records for item in record.items]
     prompt_rows = [item.num_rows for item in launched if item.kind is ItemKind.PROMPT]
     assert stats.num_prompt_rows == sum(prompt_rows) > 0
     assert stats.num_decode_rows == 16 * 8 * 4
-    assert stats.num_coda_rows == 16 * 9
+    assert stats.num_head_rows == stats.num_output_tokens == 16 * 9
 
 
 def test_the_state_is_donated_and_updated_in_place(tiny_folder):
@@ -310,8 +391,8 @@ def test_the_state_is_donated_and_updated_in_place(tiny_folder):
     engine.step()
     assert before.key_pool.is_deleted()
     shape, executables = engine.runner.executables.shape, engine.runner.executables
-    for rung in all_rungs(ladders_for(engine.scheduler_config)):
-        analysis = executables.get(rung).memory_analysis()
+    for step in executables.steps(all_rungs(ladders_for(engine.scheduler_config))):
+        analysis = executables.get(step).memory_analysis()
         assert analysis.alias_size_in_bytes >= shape.kv_bytes
         assert analysis.temp_size_in_bytes < shape.kv_bytes
 
@@ -324,8 +405,8 @@ def test_temporary_memory_does_not_grow_with_the_pool(tiny_folder):
         executables = Executables(
             engine.runner.executables.shape, engine._parameters, backend="xla"
         )
-        for rung in ((LaunchKind.RECURRENT, 32), (LaunchKind.PREFILL, 32), (LaunchKind.CODA, 8)):
-            executables.get(rung)
+        rungs = [(LaunchKind.RECURRENT, 32), (LaunchKind.PREFILL, 32), (LaunchKind.HEAD, 8)]
+        executables.prepare(rungs)
         temps.append(executables.workspace_bytes)
     assert temps[0] == pytest.approx(temps[1], rel=0.05)
 
@@ -336,14 +417,13 @@ def test_one_int32_buffer_holds_every_array_of_a_launch(tiny_folder):
     buffer = np.zeros(layout.size, np.int32)
     views = layout.host_views(buffer)
     views.token_ids[:] = np.arange(32)
-    views.decode_tables[:] = 7
+    views.decode_slots[:] = 7
     views.prompts.first_rows[:] = 9
     unpacked = layout.unpack(buffer)
     assert unpacked.token_ids.tolist() == list(range(32))
-    assert (unpacked.decode_tables == 7).all()
-    assert unpacked.decode_tables.shape == (8, shape.blocks_per_seq)
+    assert unpacked.decode_slots.tolist() == [7] * 8
     assert (unpacked.prompts.first_rows == 9).all()
-    assert np.count_nonzero(buffer) == 31 + 8 * shape.blocks_per_seq + 8
+    assert np.count_nonzero(buffer) == 31 + 8 + 8
 
 
 def test_only_the_reader_reads_from_the_device():
@@ -375,4 +455,4 @@ def test_stats_are_a_copy(tiny_folder):
     before = engine.stats()
     complete(engine, [[1, 2, 3]], [SamplingParams(max_tokens=2)])
     assert not any(before.num_launches.values())
-    assert engine.stats().num_launches[LaunchKind.CODA] == 2
+    assert engine.stats().num_heads == 2

@@ -120,12 +120,7 @@ def test_an_engine_runs_a_policy_that_a_package_brings(tiny_folder, tmp_path, mo
     try:
         engine = make_engine(tiny_folder, policy="sized", policy_options=(("tokens", "7"),))
         complete(engine, [[1] * 20], [SamplingParams(max_tokens=1)])
-        sizes = [
-            item.num_rows
-            for record in engine.runner.records
-            if record.kind is not LaunchKind.CODA
-            for item in record.items
-        ]
+        sizes = [item.num_rows for record in engine.runner.records for item in record.items]
         assert sizes == [7] * 4 + [7] * 4 + [6] * 4
         with pytest.raises(UsageError, match="policy sized: invalid literal for int"):
             EngineConfig(policy="sized", policy_options=(("tokens", "x"),)).resolved_policy  # noqa: B018
@@ -174,7 +169,8 @@ def test_policies_see_the_moment_that_the_log_calls_scheduled(tiny_folder):
     engine = logged_engine(tiny_folder, events.append, policy=watching(seen))
     complete(engine, [[311, 225, 7], [9]], [SamplingParams(max_tokens=4)] * 2)
     launches = [event for event in events if isinstance(event, LaunchEvent)]
-    assert [launch.scheduled for launch in launches] == list(dict.fromkeys(seen))
+    # It is asked once more at the end, when nothing is left to hand out.
+    assert [launch.scheduled for launch in launches] == list(dict.fromkeys(seen))[:-1]
     assert len(launches) > 4
 
 

@@ -88,13 +88,13 @@ def test_engines_that_take_turns_are_told_apart(tiny_folder):
             assert event.launch_index == 0
         elif isinstance(event, EndEvent):
             assert seen.engine_index == (event.request_id == "b")
-            assert event.launch_index == 5  # four loops and a coda
+            assert event.launch_index == event.num_applied == 4  # as many as there are loops
     assert turns == [
         (0, "mixed", 0),
         (1, "separate", 0),
         (0, "mixed", 0),
-        (1, "separate", 0),
-        (0, "mixed", 0),
+        (1, "separate", 2),  # a launch's line is written when the next one is out as well
+        (0, "mixed", 2),
     ]
 
 
@@ -114,6 +114,7 @@ def test_a_request_is_logged_with_what_its_scheduling_depends_on(tiny_folder):
     drain_samples(engine)
     a, b, b1, c = (event for event in events if isinstance(event, RequestEvent))
     assert [event.launch_index for event in (a, b, b1, c)] == [0, 1, 1, 1]
+    assert [event.num_applied for event in (a, b, b1, c)] == [0, 0, 0, 0]
     assert b.exit_rule == ExitRule(
         mode=ExitMode.OURO_DELAYED, threshold=0.25, min_loops=1, max_loops=3
     )
@@ -145,9 +146,10 @@ def test_aborts_are_logged_with_their_place_and_stage(tiny_folder):
     others = [f"other {slot}" for slot in range(NUM_SLOTS - 2)]
     for name in ("a", "b", *others, "c"):
         engine.add_request(name, [1, 2], params(4))
-    engine.step()
+    for _ in range(2):
+        engine.step()
     engine.abort("c")
-    for _ in range(5):  # the prompts' other loops and codas, and a loop of the second tokens
+    for _ in range(4):  # the prompts' other loops, and two of the second tokens, one of them out
         engine.step()
     engine.abort("b")
     engine.abort("nobody")
@@ -161,15 +163,37 @@ def test_aborts_are_logged_with_their_place_and_stage(tiny_folder):
     }
     assert [e.request_id for e in events if isinstance(e, RequestEvent)] == ["a", "b", *others, "c"]
     aborts = [event for event in events if isinstance(event, AbortEvent)]
-    assert [(e.request_id, e.launch_index, e.stage, e.loops_done) for e in aborts] == [
-        ("c", 1, Stage.WAITING, 0),
-        ("b", 6, Stage.RECURRENT, 1),
+    assert [
+        (e.request_id, e.launch_index, e.num_applied, e.stage, e.loops_done, e.num_unread)
+        for e in aborts
+    ] == [
+        ("c", 2, 1, Stage.WAITING, 0, 0),
+        ("b", 6, 5, Stage.RECURRENT, 1, 1),
     ]
-    assert [ends[name].launch_index for name in "cba"] == [1, 6, len(launches_of(events))]
-    assert not any(event.is_in_flight for event in aborts)
+    assert [ends[name].launch_index for name in "cba"] == [2, 6, len(launches_of(events))]
+    assert [ends[name].num_applied for name in "cba"] == [1, 5, len(launches_of(events))]
 
 
-def test_an_abort_in_flight_is_told_from_one_between_launches(tiny_folder):
+@pytest.mark.parametrize("run_ahead", [0, 1, 2])
+def test_an_abort_says_how_many_launches_are_out_with_its_row(tiny_folder, run_ahead):
+    events = []
+    engine = logged_engine(tiny_folder, events.append, run_ahead=run_ahead)
+    engine.add_request("a", [1, 2], params(9))
+    while not engine.step().tokens:
+        pass
+    engine.abort("a")
+    drain(engine)
+    abort = next(event for event in events if isinstance(event, AbortEvent))
+    assert (abort.stage, abort.num_unread) == (Stage.RECURRENT, run_ahead)
+    assert abort.launch_index - abort.num_applied == run_ahead
+    end = next(event for event in events if isinstance(event, EndEvent))
+    assert (end.reason, end.launch_index, end.num_tokens) == ("abort", abort.launch_index, 1)
+    # What these brought is dropped, and so is what the host knows of the row.
+    later = [launch.record for launch in launches_of(events)[abort.num_applied :]]
+    assert [item.depth for record in later for item in record.items] == [None] * run_ahead
+
+
+def test_an_abort_while_a_launch_is_awaited_ends_the_request_before_it(tiny_folder):
     events = []
     engine = logged_engine(tiny_folder, events.append)
     engine.add_request("a", [1, 2], params(4))
@@ -182,9 +206,10 @@ def test_an_abort_in_flight_is_told_from_one_between_launches(tiny_folder):
     engine.runner.collect = abort_and_collect
     drain(engine)
     abort = next(event for event in events if isinstance(event, AbortEvent))
-    assert (abort.launch_index, abort.is_in_flight) == (0, True)
-    end = events[-1]
-    assert (end.reason, end.launch_index, end.num_tokens) == (FinishReason.ABORT, 1, 0)
+    assert (abort.launch_index, abort.num_applied, abort.stage) == (2, 0, Stage.PREFILL)
+    end = next(event for event in events if isinstance(event, EndEvent))
+    assert (end.reason, end.launch_index, end.num_tokens) == (FinishReason.ABORT, 2, 0)
+    assert [launch.tokens for launch in launches_of(events)] == [(), ()]
 
 
 @pytest.mark.parametrize("part", ["pack", "collect"])
@@ -199,11 +224,16 @@ def test_a_launch_that_fails_is_logged_before_the_ends_that_it_causes(tiny_folde
 
     engine.add_request("a", [1, 2], params(1))
     setattr(engine.runner, part, fails)
-    engine.step()
+    while engine.has_unfinished_requests():
+        engine.step()
     complete(engine, [[3]], [params(1)])
     fault, end = events[2:4]
-    assert fault == FaultEvent(fault.time, 0, part == "collect", "RuntimeError('unlucky')")
-    assert (end.request_id, end.reason, end.launch_index) == ("a", FinishReason.ERROR, 0)
-    # The failed launch has no line, and the runner has given it an index if it began.
-    indices = [launch.record.index for launch in launches_of(events)]
-    assert indices == list(range(part == "collect", 5 + (part == "collect")))
+    # A launch that cannot be collected takes the one behind it along.
+    num_lost = 2 if part == "collect" else 0
+    assert fault == FaultEvent(fault.time, num_lost, 0, num_lost > 0, "RuntimeError('unlucky')")
+    assert (end.request_id, end.reason) == ("a", FinishReason.ERROR)
+    assert (end.launch_index, end.num_applied) == (num_lost, 0), "lost launches stay counted"
+    launches = launches_of(events)
+    indices = [launch.record.index for launch in launches]
+    assert indices == list(range(num_lost, 4 + num_lost))
+    assert launches[-1].launch_index == 4 + num_lost

@@ -10,7 +10,7 @@ from looped.programs.sampling.head_output import HeadOutput
 from looped.programs.sampling.sampler import top_logprobs
 from looped.reference import generate
 from looped.sampling_params import SamplingParams
-from looped.sched import InterfaceError, LaunchKind
+from looped.sched import InterfaceError
 
 PROMPT = list(range(50, 75))
 
@@ -55,11 +55,12 @@ def test_an_output_is_read_as_it_was_packed():
         top_logprobs=-np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
     )
     unpacked = HeadOutput.unpack(np.asarray(jax.jit(HeadOutput.pack)(output)))
-    result = unpacked.to_coda_result([2, None])
-    assert (result.token_ids, result.logprobs) == ([7, 8], [-0.5, -1.5])
-    assert result.is_finite == [True, False]
-    assert result.top_logprobs == [((1, -1.0), (3, -3.0)), None]
-    assert unpacked.to_coda_result([0]).top_logprobs == [()]
+    assert unpacked.token_ids.tolist() == [7, 8]
+    assert unpacked.logprobs.tolist() == [-0.5, -1.5]
+    assert unpacked.is_finite.tolist() == [1, 0]
+    assert unpacked.alternatives([2, None]) == [((1, -1.0), (3, -3.0)), None]
+    assert unpacked.alternatives([0]) == [()]
+    assert unpacked.alternatives([None, None]) is None
 
 
 @pytest.mark.parametrize("count", [1, 5, 20])
@@ -89,11 +90,9 @@ def test_each_request_gets_as_many_as_it_asks_for_in_one_read(tiny_folder, polic
         else:
             assert done.top_logprobs is not None
             check_against_numpy(tiny_folder, done, count)
-    reads = {
-        record.num_readbacks for record in engine.runner.records if record.kind is LaunchKind.CODA
-    }
+    reads = {record.num_readbacks for record in engine.runner.records if record.head is not None}
     assert reads == {1}
-    assert engine.stats().num_readbacks == engine.stats().num_launches[LaunchKind.CODA]
+    assert engine.stats().num_readbacks == engine.stats().num_heads
 
 
 def test_asking_changes_no_token_and_no_bit(tiny_folder):
@@ -134,14 +133,6 @@ def test_an_aborted_request_has_them_for_what_it_emitted(tiny_folder):
 def test_lists_of_another_length_than_the_batch_are_an_interface_error(tiny_folder, monkeypatch):
     engine = make_engine(tiny_folder)
     engine.add_request("a", [1], SamplingParams(max_tokens=1))
-    monkeypatch.setattr(HeadOutput, "_alternatives", lambda *_: None)
-    convert = HeadOutput.to_coda_result
-    monkeypatch.setattr(
-        HeadOutput, "to_coda_result", lambda self, wanted: cut(convert(self, wanted))
-    )
-    with pytest.raises(InterfaceError, match="expected 1 entries of top_logprobs, got 0"):
+    monkeypatch.setattr(HeadOutput, "alternatives", lambda *_: [])
+    with pytest.raises(InterfaceError, match="expected 1 entries in a head result"):
         drain(engine)
-
-
-def cut(result):
-    return type(result)(result.token_ids, result.logprobs, result.is_finite, [])

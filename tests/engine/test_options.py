@@ -24,12 +24,12 @@ CHOSEN = {
     "prefill_chunk_size": 20,
     "block_size": 8,
     "kv_watermark": 4,
-    "min_coda_batch_size": 2,
     "max_prefill_batches_before_decode": 3,
     "scheduling_policy": "priority",
     "admission_scan_limit": 7,
     "admission_bypass_limit": 6,
     "prefix_caching": False,
+    "run_ahead": 3,
     "incremental_kv": True,
 }
 ROLES = (EngineConfig, SchedulerConfig, SimulationOptions)
@@ -62,6 +62,8 @@ def test_every_option_reaches_the_scheduler():
         ({"kv_watermark": -1}, "kv_watermark must be >= 0, got -1"),
         ({"max_prefill_batches_before_decode": 0}, "decode must be >= 1, got 0"),
         ({"scheduling_policy": "lifo"}, "one of fcfs, priority, got 'lifo'"),
+        ({"run_ahead": 5}, "run_ahead must be in 0..4, got 5"),
+        ({"run_ahead": -1}, "run_ahead must be in 0..4, got -1"),
     ],
 )
 def test_what_is_wrong_by_itself_is_refused_by_whoever_is_built(role, options, message):

@@ -44,7 +44,7 @@ def test_prompt_scores_are_the_oracles(golden, policy):
         check_scores(golden, index, completion)
         assert completion.token_ids == ()
         assert completion.finish_reason is FinishReason.LENGTH
-    assert engine.stats().num_launches[LaunchKind.CODA] == 0
+    assert engine.stats().num_heads == 0
 
 
 @second_fixture_is_slow

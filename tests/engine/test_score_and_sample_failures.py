@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from engines import NUM_SLOTS, complete, drain, drain_samples, make_engine, run_params
-from failures import fail_once
+from engines import NUM_SLOTS, complete, drain, drain_samples, fail_once, make_engine, run_params
 
 from looped.sampling_params import SamplingParams
 from looped.sched import Batch, FinishReason, LaunchKind

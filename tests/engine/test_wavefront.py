@@ -6,11 +6,11 @@ from engines import (
     check_idle,
     complete,
     drain,
+    fail_once,
     make_engine,
     run_params,
     second_fixture_is_slow,
 )
-from failures import fail_once
 
 from looped.sampling_params import SamplingParams
 from looped.sched import ExitOptions, FinishReason, ItemKind, LaunchKind, wavefront_policy
@@ -96,7 +96,8 @@ def test_an_abort_in_the_middle_frees_every_chunk_and_disturbs_nobody(square_gol
         assert not dropped.prompt_items
         assert list(drain(engine)["keep"].token_ids) == run["token_ids"]
         check_idle(engine)
-    assert numbers_of_chunks == {0, 1, 2, 3, 4}
+    # A chunk that runs its last depth gives its place back when it is handed out.
+    assert numbers_of_chunks == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

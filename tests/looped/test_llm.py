@@ -150,7 +150,7 @@ def test_equal_samples_are_computed_once(llm, exit_options):
     assert samples[0] == alone
     for index, done in enumerate(samples[1:], start=1):
         assert done == replace(alone, sample_index=index, prompt_scores=())
-    for name in ("num_prompt_rows", "num_decode_rows", "num_coda_rows", "num_output_tokens"):
+    for name in ("num_prompt_rows", "num_decode_rows", "num_head_rows", "num_output_tokens"):
         once = getattr(between, name) - getattr(before, name)
         assert getattr(after, name) - getattr(between, name) == once, name
 
@@ -247,21 +247,21 @@ def test_only_what_the_prompts_can_reach_is_compiled_and_nothing_after_that(tiny
         prompts = [[5] * length for length in (3, 20, 31)]
         engine.warm_up([len(prompt) for prompt in prompts])
         compiled = engine.stats().num_compilations
-        # Every rung, and the slot writer that any engine has.
-        everything = len(all_rungs(ladders_for(engine.scheduler_config))) + 1
+        # Every rung, and the three writers that any engine has.
+        everything = len(all_rungs(ladders_for(engine.scheduler_config))) + 3
         params = SamplingParams(max_tokens=6, ignore_eos=True)
         model.generate(prompts, params, show_progress=False)
         assert engine.stats().num_compilations == compiled <= everything
         small = LLM(str(tiny_folder), policy=policy, **SMALL_SIZES)
         small.generate([[1, 2]], params, show_progress=False)
         # Two rows at most, two prompt tokens: one rung of `recurrent` (and 4 for both), one of
-        # `coda`; `prefill` only where the policy would use it for so few rows.
-        rungs = set(small.engine.runner.executables.compiled_rungs)
-        assert {kind for kind, _ in rungs} == (
-            {LaunchKind.RECURRENT, LaunchKind.CODA}
+        # `head`; `prefill` only where the policy would use it for so few rows.
+        steps = set(small.engine.runner.executables.compiled_steps)
+        assert {step.kind for step in steps} == (
+            {LaunchKind.RECURRENT, LaunchKind.HEAD}
             | ({LaunchKind.PREFILL} if policy == "atomic" else set())
         )
-        assert len(rungs) < everything
+        assert len(steps) < everything
 
 
 def test_the_memory_plan_is_told_once_until_it_changes(llm, caplog):

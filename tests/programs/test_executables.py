@@ -7,6 +7,8 @@ from engines import SMALL_SIZES, drain_samples, make_engine
 
 from looped.engine.generation_request import GenerationRequest
 from looped.llm import LLM
+from looped.programs.executables import Step
+from looped.programs.sampling.forms import forms_of
 from looped.sampling_params import SamplingParams
 from looped.sched import LaunchKind, all_rungs, reachable_rungs
 
@@ -44,12 +46,18 @@ def serve(engine, requests):
 
 def test_engines_of_one_shape_share_steps_here_and_each_counts_its_own(tiny_folder):
     """As tests/support/shared_steps.py has it: only the time to compile is saved."""
-    rung = (LaunchKind.CODA, 8)
     first, second = (make_engine(tiny_folder).runner.executables for _ in range(2))
-    assert first.get(rung) is second.get(rung)
-    assert first.slot_writer is second.slot_writer
+    (step,) = first.steps([(LaunchKind.HEAD, 8)])
+    assert first.get(step) is second.get(step)
+    assert first.writer("admit") is second.writer("admit")
     assert (first.num_compilations, second.num_compilations) == (2, 2)
-    assert first.compiled_rungs == second.compiled_rungs == (rung,)
+    assert first.compiled_steps == second.compiled_steps == (step,)
+
+
+def test_a_step_is_called_after_program_rows_and_form_in_profiles():
+    form = next(form for form in forms_of(LaunchKind.HEAD, is_conditional=False) if form.copies)
+    assert Step(LaunchKind.HEAD, 4, form).name == "head_4_greedy_copies"
+    assert Step(LaunchKind.RECURRENT, 16).name == "recurrent_16"
 
 
 @pytest.mark.parametrize("options", [{}, {"prefix_caching": False}, {"deterministic": True}])
@@ -70,6 +78,8 @@ def test_a_closed_set_with_samples_and_scores_launches_nothing_but_what_it_can_r
         engine.runner.records.clear()
         serve(engine, requests)
         launched = {(record.kind, record.bucket) for record in engine.runner.records}
+        heads = [record.head for record in engine.runner.records if record.head is not None]
+        launched |= {(LaunchKind.HEAD, head.bucket) for head in heads}
         if options.get("deterministic"):  # its prefill launches run pass by pass
             launched = {
                 (LaunchKind.RECURRENT if kind is LaunchKind.PREFILL else kind, rows)

@@ -1,5 +1,7 @@
 """Sampling on the device against a plain NumPy sampler on the same logits and the same noise."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from numpy_sampler import numpy_sample
 
 from looped.errors import UsageError
+from looped.programs.sampling.forms import CONDITIONAL
 from looped.programs.sampling.sampler import (
     SamplingRows,
     keep_min_p,
@@ -42,11 +45,12 @@ def sampling_rows(options):
         seed=np.asarray([(s >> 32, s & 0xFFFFFFFF) for s in seed], np.uint32),
         sample_index=np.asarray(sample_index, np.int32),
         output_index=np.asarray(output_index, np.int32),
+        wants_top=idle.astype(np.int32),
     )
 
 
 # One program for each, instead of one for each of their operations.
-jitted_sample = jax.jit(sample)
+jitted_sample = jax.jit(partial(sample, CONDITIONAL))
 keep_min_p, keep_top_k, keep_top_p = map(jax.jit, (keep_min_p, keep_top_k, keep_top_p))
 
 option = st.tuples(
@@ -132,7 +136,7 @@ def test_logprobs_are_those_of_the_raw_logits():
 def test_a_batch_of_greedy_rows_draws_and_searches_nothing():
     """The work sits behind conditions on data: the compiled step holds them, one inside one."""
     text = (
-        jax.jit(sample)
+        jax.jit(partial(sample, CONDITIONAL))
         .lower(np.zeros((ROWS, VOCAB)), sampling_rows([(0.0, VOCAB, 1.0, 0.0, 0, 0, 0)] * ROWS))
         .as_text()
     )

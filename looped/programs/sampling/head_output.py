@@ -1,4 +1,4 @@
-"""What an LM head returns to the host, in coda and score launches: one int32 array, so one read.
+"""What an LM head returns to the host, of a head or a score: one int32 array, so one read.
 
 Floats travel as their bits.
 """
@@ -9,12 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from looped.device.state import register_pytree
+from looped.device.pytree import register_pytree
 from looped.sampling_params import MAX_LOGPROBS
-from looped.sched import CodaResult, ScoreResult, TopLogprobs
+from looped.sched import ScoreResult, TopLogprobs
 
+from .forms import Form
 from .sampler import raw_logprobs, top_logprobs
 
 NUM_SINGLE = 3
@@ -32,27 +33,29 @@ class HeadOutput:
     is_finite: Any
     """[R] whether all logits of the row were finite."""
     top_token_ids: Any
-    """[N R] most likely tokens, or zeros if no row of the launch asks."""
+    """[N R] most likely tokens, or zeros if no row asks; N = 0 in a form that ranks none."""
     top_logprobs: Any
     """[N R] their raw log-probabilities, float32."""
 
     @classmethod
     def of(
         cls,
+        form: Form,
         logits: Float[Array, "R V"],
         token_ids: Int[Array, " R"],
         scored: Int[Array, " R"],
-        needs_top_logprobs: Int[Array, ""],
+        needs_top_logprobs: Bool[Array, ""],
     ) -> "HeadOutput":
         """What the logits say, inside a compiled step.
 
         Args:
+            form: whether the most likely tokens are found, and whether that is conditional.
             logits: raw ones.
             token_ids: to return for each row.
             scored: the token of each row whose log-probability is wanted.
             needs_top_logprobs: whether any row asks for the most likely tokens.
         """
-        top_ids, top_values = _top_logprobs(logits, needs_top_logprobs)
+        top_ids, top_values = _top_logprobs(form, logits, needs_top_logprobs)
         return cls(
             token_ids=token_ids,
             logprobs=raw_logprobs(logits, scored),
@@ -81,22 +84,18 @@ class HeadOutput:
             top_logprobs=top_bits.view(np.float32),
         )
 
-    def to_coda_result(self, num_logprobs: Sequence[int | None]) -> CodaResult:
-        """The scheduler's form: one entry per item, padding left out.
+    def alternatives(self, num_logprobs: Sequence[int | None]) -> list[TopLogprobs | None] | None:
+        """The most likely tokens of each row; None if no row asks.
 
         Args:
-            num_logprobs: how many alternatives each item asks for; None for no list.
+            num_logprobs: how many each row asks for; None for no list.
         """
-        count = len(num_logprobs)
-        return CodaResult(
-            self.token_ids[:count].tolist(),
-            self.logprobs[:count].tolist(),
-            (self.is_finite[:count] != 0).tolist(),
-            [
-                None if number is None else self._alternatives(row, number)
-                for row, number in enumerate(num_logprobs)
-            ],
-        )
+        if all(number is None for number in num_logprobs):
+            return None
+        return [
+            None if number is None else self._alternatives(row, number)
+            for row, number in enumerate(num_logprobs)
+        ]
 
     def to_score_result(self, num_rows: int, num_logprobs: int) -> ScoreResult:
         """The scheduler's form of a score of `num_rows` tokens, with so many alternatives each."""
@@ -113,13 +112,17 @@ class HeadOutput:
 
 
 def _top_logprobs(
-    logits: Float[Array, "R V"], is_needed: Int[Array, ""]
+    form: Form, logits: Float[Array, "R V"], is_needed: Bool[Array, ""]
 ) -> tuple[Int[Array, "R N"], Float[Array, "R N"]]:
     """The most likely tokens, as many as can be asked for; zeros where no row asks."""
     num_rows, vocab_size = logits.shape
-    width = min(MAX_LOGPROBS, vocab_size)
-    return lax.cond(
-        is_needed > 0,
-        lambda: top_logprobs(logits, width),
-        lambda: (jnp.zeros((num_rows, width), jnp.int32), jnp.zeros((num_rows, width))),
-    )
+    width = min(MAX_LOGPROBS, vocab_size) if form.ranks else 0
+
+    def none() -> tuple[Int[Array, "R N"], Float[Array, "R N"]]:
+        return jnp.zeros((num_rows, width), jnp.int32), jnp.zeros((num_rows, width))
+
+    if not form.ranks:
+        return none()
+    if not form.is_conditional:
+        return top_logprobs(logits, width)
+    return lax.cond(is_needed, lambda: top_logprobs(logits, width), none)

@@ -1,20 +1,14 @@
 """What changes a row's logits before anything is drawn: bias, penalties, stop ids held back.
 
 Device state keeps two rows of the vocabulary's width per slot, a bias and `token_marks`. A request
-that asks for an edit brings both in one upload of its own, written by `write_slot` before its first
-launch: tokens that the prefix cache holds never pass through a launch. They replace whatever the
-slot's last owner left; a request that asks for none never reads its slot's rows.
+that asks for an edit brings both in one upload of its own, written (`writers.edit`) before its
+first launch: tokens that the prefix cache holds never pass through a launch. They replace whatever
+the slot's last owner left; a request that asks for none never reads its slot's rows.
 """
-
-from dataclasses import replace
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from looped.device.state import DeviceState, StateShape, register_pytree
-
-from ..packed_layout import PackedLayout
 from .sampler import DROPPED, SamplingRows
 
 IN_PROMPT = 1
@@ -23,36 +17,6 @@ ENDS_REQUEST = 2
 """Mark of a stop id."""
 ONE_OUTPUT = 4
 """Added to a token's marks for every time that it is in the output."""
-
-
-@register_pytree
-class SlotArrays:
-    """The edits of one admitted request."""
-
-    slot: Any
-    """[] its slot."""
-    token_marks: Any
-    """[V] IN_PROMPT and ENDS_REQUEST of each token."""
-    logit_bias: Any
-    """[V] float32."""
-
-
-def slot_layout(shape: StateShape) -> PackedLayout[SlotArrays]:
-    """Layout of the upload that brings one request's marks and bias."""
-    width = (shape.config.vocab_size,)
-    return PackedLayout(
-        SlotArrays,
-        {"slot": ((), "int32"), "token_marks": (width, "int32"), "logit_bias": (width, "float32")},
-    )
-
-
-def write_slot(state: DeviceState, arrays: SlotArrays) -> DeviceState:
-    """Gives a slot to a request: its own marks and bias, no outputs."""
-    return replace(
-        state,
-        token_marks=state.token_marks.at[arrays.slot].set(arrays.token_marks, mode="drop"),
-        logit_bias=state.logit_bias.at[arrays.slot].set(arrays.logit_bias, mode="drop"),
-    )
 
 
 def edit_logits(
@@ -83,8 +47,8 @@ def count_outputs(
     token_marks: Int[Array, "slots V"],
     slots: Int[Array, " R"],
     token_ids: Int[Array, " R"],
-    rows: SamplingRows,
+    is_edited: Int[Array, " R"],
 ) -> Int[Array, "slots V"]:
     """Marks with the drawn tokens of edited rows counted; one entry a row is touched."""
-    counted = jnp.where(rows.is_edited != 0, slots, token_marks.shape[0])
+    counted = jnp.where(is_edited != 0, slots, token_marks.shape[0])
     return token_marks.at[counted, token_ids].add(ONE_OUTPUT, mode="drop")

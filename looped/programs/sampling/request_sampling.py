@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from looped.sched import Request
-
-from .sampler import SamplingRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,8 @@ class RequestSampling:
     num_prompt_logprobs: int
     """Most likely tokens to return with every prompt token that is scored."""
     seed: int
+    vocab_size: int
+    """What top_k is where it keeps all."""
 
     @property
     def is_edited(self) -> bool:
@@ -39,18 +40,22 @@ class RequestSampling:
             or self.min_tokens > 0
         )
 
-    def write(self, rows: SamplingRows, index: int) -> None:
-        """Fills one row of a coda launch's host views."""
-        rows.temperature[index] = self.temperature
-        rows.top_k[index] = self.top_k
-        rows.top_p[index] = self.top_p
-        rows.min_p[index] = self.min_p
-        rows.is_edited[index] = self.is_edited
-        rows.repetition_penalty[index] = self.repetition_penalty
-        rows.presence_penalty[index] = self.presence_penalty
-        rows.frequency_penalty[index] = self.frequency_penalty
-        rows.min_tokens[index] = self.min_tokens
-        rows.seed[index] = (self.seed >> 32, self.seed & 0xFFFFFFFF)
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its columns of `RowOptions`."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "is_edited": self.is_edited,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "min_tokens": self.min_tokens,
+            "seed": (self.seed >> 32, self.seed & 0xFFFFFFFF),
+            "wants_top": bool(self.num_logprobs),
+        }
 
 
 def sampling_of(request: Request) -> RequestSampling:

@@ -17,14 +17,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from looped.device.state import register_pytree
+from looped.device.pytree import register_pytree
+
+from .forms import Form
 
 DROPPED = -jnp.inf
 
 
 @register_pytree
 class SamplingRows:
-    """Sampling options of each row of a coda launch."""
+    """Sampling options of each row of a head."""
 
     temperature: Float[Array, " R"]
     """0 is greedy."""
@@ -48,27 +50,41 @@ class SamplingRows:
     """Which of its prompt's samples the row belongs to."""
     output_index: Int[Array, " R"]
     """Which output token of its request the row draws."""
+    wants_top: Int[Array, " R"]
+    """Whether the most likely tokens are returned with it."""
 
 
-def sample(logits: Float[Array, "R V"], rows: SamplingRows) -> Int[Array, " R"]:
-    """Next token ids. Greedy rows are exact argmax; a batch of them draws and searches nothing."""
+def sample(form: Form, logits: Float[Array, "R V"], rows: SamplingRows) -> Int[Array, " R"]:
+    """Next token ids. Greedy rows are exact argmax.
+
+    Args:
+        form: what is done for every row; a conditional one draws and searches nothing that no row
+            asks for.
+        logits: edited ones.
+        rows: options of each row.
+    """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     is_drawn = rows.temperature > 0
 
     def draw() -> Int[Array, " R"]:
-        scaled = logits / jnp.where(is_drawn, rows.temperature, 1.0)[:, None]
+        kept = logits / jnp.where(is_drawn, rows.temperature, 1.0)[:, None]
         vocab_size = logits.shape[-1]
-        kept = _apply_if(
-            jnp.any(is_drawn & (rows.top_k < vocab_size)), keep_top_k, scaled, rows.top_k
-        )
-        kept = _apply_if(jnp.any(is_drawn & (rows.top_p < 1)), keep_top_p, kept, rows.top_p)
-        kept = _apply_if(jnp.any(is_drawn & (rows.min_p > 0)), keep_min_p, kept, rows.min_p)
+        if form.filters:
+            for keep, limits, is_asked in (
+                (keep_top_k, rows.top_k, rows.top_k < vocab_size),
+                (keep_top_p, rows.top_p, rows.top_p < 1),
+                (keep_min_p, rows.min_p, rows.min_p > 0),
+            ):
+                kept = _kept(form, is_drawn & is_asked, keep, kept, limits)
         noise = jax.vmap(_gumbel, in_axes=(0, 0, 0, None))(
             rows.seed, rows.sample_index, rows.output_index, vocab_size
         )
         return jnp.argmax(kept + noise, axis=-1).astype(jnp.int32)
 
-    return jnp.where(is_drawn, lax.cond(jnp.any(is_drawn), draw, lambda: greedy), greedy)
+    if not form.draws:
+        return greedy
+    drawn = lax.cond(jnp.any(is_drawn), draw, lambda: greedy) if form.is_conditional else draw()
+    return jnp.where(is_drawn, drawn, greedy)
 
 
 def raw_logprobs(logits: Float[Array, "R V"], token_ids: Int[Array, " R"]) -> Float[Array, " R"]:
@@ -118,13 +134,17 @@ def keep_min_p(logits: Float[Array, "R V"], min_p: Float[Array, " R"]) -> Float[
     return jnp.where(logits >= threshold[:, None], logits, DROPPED)
 
 
-def _apply_if(
-    condition: Bool[Array, ""],
+def _kept(
+    form: Form,
+    is_asked: Bool[Array, " R"],
     keep: Callable[[Array, Array], Array],
     logits: Float[Array, "R V"],
     limits: Array,
 ) -> Float[Array, "R V"]:
-    return lax.cond(condition, keep, lambda logits, _: logits, logits, limits)
+    """What a filter leaves, of rows that ask for it; the others keep their bits."""
+    if form.is_conditional:
+        return lax.cond(jnp.any(is_asked), keep, lambda logits, _: logits, logits, limits)
+    return jnp.where(is_asked[:, None], keep(logits, limits), logits)
 
 
 def _gumbel(
