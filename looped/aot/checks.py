@@ -74,6 +74,19 @@ def pool_failures(
             yield f"{launch.name} copies {num_bytes:,} bytes, a layer of a pool has {layer_bytes:,}"
 
 
+def host_failures(module: HloModule) -> Iterator[str]:
+    """Conditions and loops whose predicates XLA copies to the host, which waits for each."""
+    instructions = (each for one in module.computations.values() for each in one)
+    for instruction in instructions:
+        if instruction.opcode == "conditional":
+            yield f"{instruction.name} ({instruction.op_name}) is a conditional: the host waits"
+        elif instruction.opcode == "while" and not instruction.has_known_trip_count:
+            yield (
+                f"{instruction.name} ({instruction.op_name}) is a loop whose trip count is not "
+                "known: the host waits in every round"
+            )
+
+
 def launch_aims(launches_per_layer: int) -> Iterator[str]:
     """More launches than a layer should have."""
     if launches_per_layer > LAUNCHES_PER_LAYER:

@@ -79,7 +79,16 @@ class Instruction:
     @property
     def trip_count(self) -> int:
         """Rounds of a loop, 1 where they are data."""
-        return int(self._find(r'known_trip_count":\{"n":"(\d+)"') or 1)
+        return int(self._known_trip_count or 1)
+
+    @property
+    def has_known_trip_count(self) -> bool:
+        """Whether a loop has as many rounds whatever the data."""
+        return bool(self._known_trip_count)
+
+    @property
+    def _known_trip_count(self) -> str:
+        return self._find(r'known_trip_count":\{"n":"(\d+)"')
 
     def _find(self, pattern: str) -> str:
         match = re.search(pattern, self.attributes)

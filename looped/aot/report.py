@@ -8,11 +8,12 @@ from typing import Any
 
 from looped.process.compilation_cache import no_cache_entries
 from looped.process.jax_options import with_own_jax_options
-from looped.programs.executables import Executables
-from looped.sched import LaunchKind, Rung
+from looped.programs.executables import Executables, Step
+from looped.sched import LaunchKind
 
 from .checks import (
     byte_aims,
+    host_failures,
     kernel_failures,
     launch_aims,
     pool_failures,
@@ -30,13 +31,15 @@ from .targets import Target
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What compiling one rung has shown. Bytes and launches are of one pass."""
+    """What compiling one step has shown. Bytes and launches are of one pass."""
 
     target: str
     backend: str
     layers: str
     kind: LaunchKind
     num_rows: int
+    form: str = ""
+    """Of a program that has several: what its rows may ask for."""
     error: str | None = None
     """Why it did not compile; then the rest is empty."""
     compile_seconds: float = 0.0
@@ -60,7 +63,8 @@ class StepReport:
 
     @property
     def rung_name(self) -> str:
-        return f"{self.kind.name.lower()}:{self.num_rows}"
+        """Kind and rows, and the form where there are several."""
+        return f"{self.kind.name.lower()}:{self.num_rows} {self.form}".strip()
 
     @property
     def name(self) -> str:
@@ -103,13 +107,13 @@ class CompiledStep:
 
 @with_own_jax_options
 def compile_step(
-    executables: Executables, rung: Rung, target: Target, assembler: Assembler, context: int
+    executables: Executables, step: Step, target: Target, assembler: Assembler, context: int
 ) -> StepReport:
-    """Compiles one rung for the target and looks at the result.
+    """Compiles one step for the target and looks at the result.
 
     Args:
         executables: steps for the target.
-        rung: launch kind and rows.
+        step: program, rows and form.
         target: the GPU.
         assembler: for its architecture.
         context: keys that every sequence has, for the formulas.
@@ -117,45 +121,49 @@ def compile_step(
     Returns:
         The report; of a step that does not compile, one with an error.
     """
-    kind, num_rows = rung
+    kind, num_rows, form = step
     report = StepReport(
         target=target.name,
         backend=executables.backend,
         layers=executables.layers,
         kind=kind,
         num_rows=num_rows,
+        form=form.name,
     )
     try:
-        step = _compile(executables, rung, assembler)
+        compiled = _compile(executables, step, assembler)
     except Exception as error:  # whatever refuses it: the backend, Pallas, Triton or XLA
         message = " ".join(str(error).split())[:500]
         return replace(report, error=message, failures=[f"does not compile: {message}"])
-    launches = launches_of(step.module)
+    launches = launches_of(compiled.module)
     others = [launch for launch in launches if launch.part is not Part.ATTENTION]
     attention = [launch for launch in launches if launch.part is Part.ATTENTION]
     layers = [launch for launch in launches if launch.part is not Part.OUTSIDE]
     config = executables.shape.config
-    floor = floor_of(executables.shape, rung, context)
+    floor = floor_of(executables.shape, (kind, num_rows), context)
     sheet = target.data_sheet
     report = replace(
         report,
-        compile_seconds=step.seconds,
-        aliased_bytes=step.aliased_bytes,
-        temporary_bytes=step.temporary_bytes,
+        compile_seconds=compiled.seconds,
+        aliased_bytes=compiled.aliased_bytes,
+        temporary_bytes=compiled.temporary_bytes,
         # What runs once for all layers is fewer launches than there are layers.
         launches_per_layer=count(layers) // config.num_layers if kind.runs_layers else None,
         launches_in_attention=count(attention) // config.num_layers if kind.runs_layers else None,
         num_bytes=sum(launch.num_bytes * launch.times for launch in others),
         floor=floor,
         floor_seconds=floor.seconds(sheet.memory_bandwidth, sheet.bfloat16_flops),
-        kernels=step.kernels,
+        kernels=compiled.kernels,
     )
     failures = [
-        *kernel_failures(step.kernels or [], target.max_shared_bytes),
-        *unread_failures(step.unread_kernels),
-        *state_failures(step.module, executables.state_type, step.aliased_bytes),
-        *pool_failures(launches, executables.state_type, config, step.temporary_bytes),
+        *kernel_failures(compiled.kernels or [], target.max_shared_bytes),
+        *unread_failures(compiled.unread_kernels),
+        *state_failures(compiled.module, executables.state_type, compiled.aliased_bytes),
+        *pool_failures(launches, executables.state_type, config, compiled.temporary_bytes),
     ]
+    # Attention `xla` loops over tiles by data; on a GPU it is for tests.
+    if executables.backend != "xla" or not kind.runs_layers:
+        failures += host_failures(compiled.module)
     is_decode = kind.carries_decode and num_rows <= executables.shape.max_num_seqs
     aims = [
         *launch_aims(report.launches_per_layer or 0),
@@ -165,10 +173,10 @@ def compile_step(
     return replace(report, failures=failures, missed_aims=aims if is_decode else [])
 
 
-def _compile(executables: Executables, rung: Rung, assembler: Assembler) -> CompiledStep:
+def _compile(executables: Executables, step: Step, assembler: Assembler) -> CompiledStep:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        lowered = executables.lower(rung)
+        lowered = executables.lower(step)
         with no_cache_entries():
             compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
         seconds = time.perf_counter() - start

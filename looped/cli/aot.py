@@ -88,12 +88,14 @@ def aot(
             logger.warning("no ptxas: registers and spills are not known; pip install triton")
         rungs = parse_rungs(engine, bucket) if bucket else None
         steps = [
-            (engine.executables(gpu, backend=backend, layers=form), rung)
-            for backend, form, rung in steps_to_compile(engine, backends, forms, rungs)
+            (executables, step)
+            for backend, layers, rung in steps_to_compile(engine, backends, forms, rungs)
+            for executables in (engine.executables(gpu, backend=backend, layers=layers),)
+            for step in executables.steps([rung])
         ]
         reports = []
-        for executables, rung in track(steps, f"compiling for {gpu.name}"):
-            reports.append(compile_step(executables, rung, gpu, assembler, keys))
+        for executables, step in track(steps, f"compiling for {gpu.name}"):
+            reports.append(compile_step(executables, step, gpu, assembler, keys))
             if as_json:
                 print(json.dumps(reports[-1].to_json()), flush=True)
         if not as_json:

@@ -33,7 +33,8 @@ from looped.errors import UsageError
 from looped.models import num_parameters, parameter_shapes, parse_config, read_config
 from looped.pallas_kernels import BACKENDS
 from looped.programs.compile_target import CompileTarget
-from looped.programs.executables import Executables
+from looped.programs.executables import Executables, Step
+from looped.programs.sampling.forms import CONDITIONAL
 from looped.sched import LaunchKind
 
 needs_plugin = pytest.mark.skipif(
@@ -61,7 +62,7 @@ def engine(request, target):
 def test_a_decode_step_is_compiled_with_its_state_in_place(engine, target, layers):
     executables = engine.executables(target, backend="xla", layers=layers)
     assembler = Assembler(target.architecture)
-    report = compile_step(executables, (LaunchKind.RECURRENT, 4), target, assembler, 512)
+    report = compile_step(executables, Step(LaunchKind.RECURRENT, 4), target, assembler, 512)
     assert report.error is None
     assert not report.failures
     state = jax.tree.leaves(executables.state_type)
@@ -95,13 +96,47 @@ def test_a_whole_step_compiles_with_every_backend_and_its_kernels_are_reported(
         pytest.skip("jax-triton is not installed: pip install 'looped[aot]'")
     executables = engine.executables(target, backend=backend, layers="scanned")
     assembler = Assembler(target.architecture)
-    report = compile_step(executables, (LaunchKind.RECURRENT, 4), target, assembler, 512)
+    report = compile_step(executables, Step(LaunchKind.RECURRENT, 4), target, assembler, 512)
     assert report.error is None
     assert not report.failures  # the verdict, but for what is aimed at
     if assembler.path is None:
         pytest.skip("the step compiles, but no ptxas is here to look at its kernels")
     names = {kernel.name for kernel in report.kernels}
     assert {name for name in names if name.endswith("_kernel")} == KERNELS[backend]
+
+
+@needs_plugin
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        (LaunchKind.PREFILL, "triton"),
+        (LaunchKind.PREFILL, "pallas"),
+        (LaunchKind.SCORE, "triton"),
+        (LaunchKind.HEAD, "triton"),
+    ],
+)
+def test_no_other_program_of_a_gpu_waits_for_the_host(engine, target, kind, backend):
+    """In every form; passes are compiled above."""
+    if backend == "triton" and find_spec("jax_triton") is None:
+        pytest.skip("jax-triton is not installed: pip install 'looped[aot]'")
+    executables = engine.executables(target, backend=backend, layers="scanned")
+    num_rows = {LaunchKind.PREFILL: 32, LaunchKind.SCORE: engine.shape.chunk_size}.get(kind, 4)
+    steps = executables.steps([(kind, num_rows)])
+    assert len(steps) == {LaunchKind.PREFILL: 1, LaunchKind.SCORE: 2, LaunchKind.HEAD: 8}[kind]
+    for step in steps:
+        report = compile_step(executables, step, target, Assembler(target.architecture), 512)
+        assert report.error is None
+        assert not [failure for failure in report.failures if "the host waits" in failure]
+
+
+@needs_plugin
+def test_mutation_the_head_of_a_cpu_would_make_the_host_of_a_gpu_wait(engine, target):
+    """Its conditions survive in what XLA makes of it for a GPU, and are found there."""
+    executables = engine.executables(target, backend="xla", layers="scanned")
+    step = Step(LaunchKind.HEAD, 4, CONDITIONAL)
+    report = compile_step(executables, step, target, Assembler(target.architecture), 512)
+    assert report.error is None
+    assert [failure for failure in report.failures if "the host waits" in failure]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +159,11 @@ def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(engine, tar
         engine.shape, parameters, backend="xla", target=KeepsNothing(sharding=sharding)
     )
     report = compile_step(
-        executables, (LaunchKind.CODA, 2), target, Assembler(target.architecture), 512
+        executables,
+        executables.steps([(LaunchKind.HEAD, 2)])[-1],
+        target,
+        Assembler(target.architecture),
+        512,
     )
     failures = "\n".join(report.failures)
     for name in ("key_pool", "value_pool", "token_marks"):
@@ -136,7 +175,7 @@ def test_mutation_a_step_that_is_not_donated_its_state_fails_by_name(engine, tar
 def test_what_does_not_compile_is_a_failure_with_its_reason(engine, target):
     executables = engine.executables(target, backend="magic", layers="unrolled")
     report = compile_step(
-        executables, (LaunchKind.RECURRENT, 2), target, Assembler(target.architecture), 512
+        executables, Step(LaunchKind.RECURRENT, 2), target, Assembler(target.architecture), 512
     )
     assert "got 'magic'" in report.error
     assert report.failures == [f"does not compile: {report.error}"]
@@ -154,8 +193,8 @@ def test_an_absent_engine_has_the_sizes_of_one_on_that_gpu(target):
         (LaunchKind.RECURRENT, 16),
         (LaunchKind.RECURRENT, 144),
         (LaunchKind.RECURRENT, 256),
-        (LaunchKind.CODA, 16),
         (LaunchKind.SCORE, 128),
+        (LaunchKind.HEAD, 16),
         (LaunchKind.PREFILL, 256),
     ]
     steps = steps_to_compile(engine, list(BACKENDS), ["unrolled", "scanned"], None)
@@ -187,14 +226,18 @@ def test_descriptions_and_data_sheets_say_the_same(target):
 @needs_plugin
 def test_the_command_prints_a_table_and_json(tiny_folder):
     options = ("aot", "--target", "h200", "--model", tiny_folder, *SMALL, "--layers", "unrolled")
-    options += ("--attention-backend", "xla", "--bucket", "recurrent:2", "--bucket", "coda:2")
+    options += ("--attention-backend", "xla", "--bucket", "recurrent:2", "--bucket", "head:2")
     table = looped(*options)
     assert re.search(r"\| xla +\| unrolled +\| recurrent:2 +\|", table.stdout)
-    assert re.search(r"\| - +\| - +\| coda:2 +\|", table.stdout)
+    assert re.search(r"\| - +\| - +\| head:2 greedy +\|", table.stdout)
+    assert "head:2 ranked_copies" in table.stdout
     assert "aim: h200 xla unrolled recurrent:2: " in table.stderr
-    first, second = map(json.loads, looped(*options, "--json").stdout.splitlines())
-    assert (first["kind"], second["kind"]) == ("recurrent", "coda")
-    assert first["failures"] == second["failures"] == []
+    first, *heads = map(json.loads, looped(*options, "--json").stdout.splitlines())
+    assert (first["kind"], {head["kind"] for head in heads}) == ("recurrent", {"head"})
+    assert [head["form"] for head in heads][:5] == [
+        "greedy", "drawn", "sampled", "ranked", "greedy_copies"
+    ]  # fmt: skip
+    assert not any(report["failures"] for report in (first, *heads))
     assert first["floor"]["weight_bytes"] > 0
 
 
@@ -255,7 +298,7 @@ def test_weights_of_a_pass_and_of_the_head_are_those_of_the_checkpoint():
     layers = sum(size for name, size in sizes.items() if name.startswith("layers."))
     decode = floor_of(shape, (LaunchKind.RECURRENT, 16), 4096)
     assert decode.weight_bytes == layers + sizes["final_norm.weight"]
-    head = floor_of(shape, (LaunchKind.CODA, 16), 4096)
+    head = floor_of(shape, (LaunchKind.HEAD, 16), 4096)
     assert head.weight_bytes == sizes["lm_head.weight"]
     assert head.attention_bytes == 0
 

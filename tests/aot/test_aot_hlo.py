@@ -9,6 +9,7 @@ import pytest
 
 from looped.aot.checks import (
     byte_aims,
+    host_failures,
     kernel_failures,
     launch_aims,
     pool_failures,
@@ -256,3 +257,30 @@ def test_a_launched_kernel_without_ptx_is_named(tmp_path):
     path.unlink()
     with pytest.raises(LoopedError, match="list of launches"):
         read_kernels(tmp_path, Assembler("sm_90a"))
+
+
+WAITING = """HloModule waiting
+
+%body (x: s32[]) -> s32[] {
+  ROOT %x = s32[] parameter(0)
+}
+
+%condition (y: s32[]) -> pred[] {
+  %y = s32[] parameter(0)
+  ROOT %less = pred[] compare(%y, %y), direction=LT
+}
+
+ENTRY %main (a: s32[], p: pred[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %p = pred[] parameter(1)
+  %known = s32[] while(%a), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"33"}}
+  %open = s32[] while(%known), condition=%condition, body=%body
+  ROOT %chosen = s32[] conditional(%p, %open, %open), true_computation=%body, false_computation=%body
+}
+"""  # noqa: E501 - as XLA prints it
+
+
+def test_conditions_and_loops_by_data_are_failures_and_counted_loops_are_not():
+    conditional, loop = sorted(host_failures(HloModule(WAITING)))
+    assert conditional.startswith("chosen () is a conditional: the host waits")
+    assert loop.startswith("open () is a loop whose trip count is not known: the host waits")
