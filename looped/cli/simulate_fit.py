@@ -99,7 +99,6 @@ def replay_log(
                 "replayed_under": policy or result.engine.policy,
                 "num_launches": result.num_launches,
                 "difference": result.difference,
-                "num_unknown": result.num_unknown,
                 "fault": None if result.fault is None else result.fault.message,
             }
             for result in results
@@ -112,11 +111,6 @@ def replay_log(
         told += f"{result.num_launches} launches the same"
         if result.fault is not None:
             told += f", then a fault: {result.fault.message}"
-        if result.num_unknown:
-            told += (
-                f"; {result.num_unknown} more depend on what a cut log does not say, and were not "
-                "compared"
-            )
         lines.append(told if result.difference is None else f"{told}, then {result.difference}")
     print_result(values, "\n".join(lines) + "\n", as_json=as_json)
     if any(result.difference is not None for result in results):

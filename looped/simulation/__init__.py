@@ -8,8 +8,7 @@
     recording              simulated launches as the events of a launch log
     summary, coverage      what a run says, of an engine or simulated; how much a table covers
     report, table_files    pages; CSV and Parquet
-    replay, fates, configs
-                           a log's requests through the Scheduler again: the same launches?
+    replay, configs        a log's requests through the Scheduler again: the same launches?
     play                   a workload on an engine, to hold the two against each other; the only
                            part that knows one
 

@@ -24,6 +24,7 @@ def config_json(config: SchedulerConfig) -> dict[str, Any]:
         ),
         "prompt_shortcut": config.has_prompt_shortcut if policy.uses_prompt_shortcut else None,
         "prefix_caching": config.has_prefix_caching(policy),
+        "run_ahead": config.launches_ahead(policy),
     }
 
 

@@ -1,7 +1,7 @@
 """How much of a run rests on launches that a cost table was fitted to, and how much on others."""
 
 from looped.record.timeline import Timeline
-from looped.sched import CostModel
+from looped.sched import CostModel, LaunchKind
 
 UNNAMED = "unnamed_launches"
 """Name of the share in results, in percent."""
@@ -10,14 +10,17 @@ MOST_UNNAMED = 5.0
 
 
 def unnamed_share(timeline: Timeline, costs: CostModel) -> float | None:
-    """Launches whose kind and bucket the cost table does not name, in percent of all.
+    """Launches whose kind and bucket, or whose head's, a cost table does not name, in percent.
 
     None for a table that names none: an estimate, or a formula alone.
     """
     if costs.is_estimate or not costs.overheads:
         return None
     records = [launch.record for launch in timeline.launches]
+    named = costs.overheads
     num_unnamed = sum(
-        record.bucket not in costs.overheads.get(record.called_kind, {}) for record in records
+        record.bucket not in named.get(record.called_kind, {})
+        or (record.head is not None and record.head.bucket not in named.get(LaunchKind.HEAD, {}))
+        for record in records
     )
     return 100 * num_unnamed / max(len(records), 1)

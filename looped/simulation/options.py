@@ -44,9 +44,10 @@ class WorkloadOptions:
     """Loops of a token: easy, typical, hard (means 2.25, 2.46, 2.58 of 4), mean:X, or full.
     None: typical."""
     exit_mode: str | None = None
-    """How exits are decided: trace (known ahead, so nothing is read), or ouro, ouro_delayed or
-    lookahead, which come to the same loops by signals that the host waits for; the last two raise
-    made-up depths to 2 or more. None: trace."""
+    """How exits are decided: trace (known ahead, so a head runs where a token leaves and nowhere
+    else), or ouro, ouro_delayed or lookahead, which come to the same loops by signals on the
+    device, with a head wherever a token may leave; the last two raise made-up depths to 2 or more.
+    None: trace."""
     heterogeneity: float | None = None
     """Share of the variance of made-up depths that lies between requests, 0 to 1. None: 0.25."""
     autocorrelation: float | None = None

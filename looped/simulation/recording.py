@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterator
 
 from looped.engine.events import LogEvent
 from looped.engine.observer import LaunchRecorder, Moment
-from looped.engine.records import ItemRecord, LaunchRecord
-from looped.sched import SimulatedLaunch, Simulation
+from looped.engine.records import HeadRecord, ItemRecord, LaunchRecord
+from looped.sched import (
+    Arrival,
+    LaunchResult,
+    SimulatedLaunch,
+    Simulation,
+    SimulationListener,
+)
 
 
 def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator[SimulatedLaunch]:
-    """Runs a simulation that is at its start, and yields its launches as it goes.
+    """Runs a simulation that is at its start, and yields its launches as they are applied.
 
     Args:
         simulation: not asked for a launch yet.
@@ -22,36 +28,64 @@ def record(simulation: Simulation, sink: Callable[[LogEvent], None]) -> Iterator
         The launches; their events are in the sink by then. A request's time is that of its
         arrival, which may lie inside the launch before the one that saw it first.
     """
-    now = 0.0
-    recorder = LaunchRecorder(sink, clock=lambda: now)
-    scheduler = simulation.scheduler
-    recorder.built(
-        scheduler,
-        simulation.ladders,
-        is_deterministic=simulation.is_deterministic,
-        records_gates=False,
-    )
-    for launch in simulation.run():
-        for arrival in launch.arrivals:
-            now = arrival.time
-            recorder.added(arrival.request, scheduler)
-        moments = (
-            (Moment.SCHEDULING, launch.scheduled),
-            (Moment.PACKING, launch.scheduled),
-            (Moment.STARTING, launch.called),
-            (Moment.DISPATCHED, launch.returned),
-            (Moment.COLLECTED, launch.visible),
+    simulation.listener = _Recording(simulation, sink)
+    yield from simulation.run()
+
+
+class _Recording(SimulationListener):
+    """Tells an engine's recorder what happens in a simulation."""
+
+    def __init__(self, simulation: Simulation, sink: Callable[[LogEvent], None]) -> None:
+        self._now = 0.0
+        self._scheduler = simulation.scheduler
+        self._waits_for_device = simulation.waits_for_device
+        self._record: LaunchRecord | None = None
+        """Of the launch that is being applied."""
+        self._recorder = LaunchRecorder(
+            sink, clock=lambda: self._now, waits_for_device=simulation.waits_for_device
         )
-        for moment, now in moments:  # noqa: B007 - the clock reads it
-            recorder.mark(moment)
-        recorder.launched(_launch_record(simulation, launch), launch.update.tokens, scheduler, 0)
+        self._recorder.built(
+            self._scheduler,
+            simulation.ladders,
+            is_deterministic=simulation.is_deterministic,
+            records_gates=False,
+        )
+
+    def arrived(self, arrival: Arrival) -> None:
+        self._now = arrival.time
+        self._recorder.added(arrival.request, self._scheduler)
+
+    def dispatched(self, launch: SimulatedLaunch) -> None:
+        self._mark(Moment.SCHEDULING, launch.scheduled)
+        self._mark(Moment.PACKING, launch.scheduled)
+        self._mark(Moment.STARTING, launch.called)
+        self._mark(Moment.DISPATCHED, launch.returned)
+        if self._waits_for_device:
+            self._mark(Moment.AWAITING, launch.returned)
+            self._mark(Moment.COLLECTED, max(launch.returned, launch.ended))
+        self._recorder.dispatched(self._scheduler)
+
+    def applying(self, launch: SimulatedLaunch, result: LaunchResult) -> None:
+        self._record = _launch_record(launch, result)
+
+    def applied(self, launch: SimulatedLaunch) -> None:
+        assert self._record is not None
+        self._mark(Moment.AWAITING, launch.awaited)
+        self._mark(Moment.COLLECTED, launch.visible)
+        self._recorder.applied(self._record, launch.update.tokens, self._scheduler, 0)
         for request in launch.update.finished:
-            recorder.ended(request, scheduler)
-        yield launch
+            self._recorder.ended(request, self._scheduler)
+
+    def _mark(self, moment: Moment, time: float) -> None:
+        self._now = time
+        self._recorder.mark(moment)
 
 
-def _launch_record(simulation: Simulation, launch: SimulatedLaunch) -> LaunchRecord:
-    batch, work = launch.batch, launch.work
+def _launch_record(launch: SimulatedLaunch, result: LaunchResult) -> LaunchRecord:
+    batch, work, head = launch.batch, launch.work, launch.head
+    statuses = {}
+    if result.head is not None:
+        statuses = dict(zip(batch.head_items, result.head.statuses, strict=True))
     return LaunchRecord(
         index=launch.index,
         kind=batch.launch,
@@ -59,9 +93,13 @@ def _launch_record(simulation: Simulation, launch: SimulatedLaunch) -> LaunchRec
         num_rows=work.num_rows,
         num_passes=work.num_passes,
         num_calls=work.num_calls,
-        num_count_uploads=0,
-        runs_gate=batch.runs_gate,
-        records_gates=False,
+        num_writes=0,
         num_readbacks=int(batch.is_read),
-        items=tuple(map(ItemRecord.of, batch.items, launch.slots)),
+        head=None if head is None else HeadRecord(head.form, head.bucket, head.num_rows),
+        items=tuple(
+            [
+                ItemRecord.of(item, slot, statuses.get(item))
+                for item, slot in zip(batch.items, launch.slots, strict=True)
+            ]
+        ),
     )

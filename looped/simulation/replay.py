@@ -1,15 +1,17 @@
 """A recorded log through the Scheduler again: does it come to the same launches, item by item?
 
-What the log says happened to the scheduler (requests, aborts) happens to a new one at the same
-launches, and what launches brought (depths, stops, logits that were not finite) they bring again.
+What the log says happened to the scheduler (requests, aborts) happens to a new one between the same
+launches, and each launch that was applied brings again what its line says: which rows stayed and
+which left, stops, logits that were not finite. As in the engine, launches are handed out ahead of
+those that are applied. What was still out when a log ends is not compared: it has no line.
+
 The prompts' ids are not in a log; others take their place that share the same prefixes.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import inf
 
 from looped.engine.events import (
     AbortEvent,
@@ -25,21 +27,30 @@ from looped.errors import LoopedError
 from looped.record.timeline import Name
 from looped.sched import (
     Batch,
-    CodaResult,
     ConfigError,
     FinishReason,
+    HeadResult,
+    InterfaceError,
     LaunchKind,
     LaunchResult,
     Policy,
     Request,
     RequestError,
+    RowStatus,
+    ScheduledItem,
     Scheduler,
     ScoreResult,
     SimulatedExecutor,
+    StepUpdate,
 )
 
-from .fates import STOP_ID, OwnEvent, fates_of, missing_request
 from .loads.prompts import LoggedPrompts
+
+STOP_ID = 1
+"""Stands for whatever ended a request with reason `stop`."""
+OTHER_ID = 0
+"""Stands for every other token."""
+OwnEvent = RequestEvent | AbortEvent | LaunchEvent | EndEvent | FaultEvent
 
 
 @dataclass
@@ -53,9 +64,6 @@ class Replay:
     """The first launch that did not, recorded and replayed; None if all did."""
     fault: FaultEvent | None = None
     """Where the recorded engine failed, and the replay ends."""
-    num_unknown: int = 0
-    """Launches at the end of a cut log, or before a fault, that were not compared: what they carry
-    depends on exits that nothing after them tells."""
 
 
 def replay(events: Iterable[LogEvent], *, policy: Policy | None = None) -> list[Replay]:
@@ -90,21 +98,13 @@ def _by_engine(events: Iterable[LogEvent]) -> dict[int, tuple[EngineEvent, list[
     return engines
 
 
-class _ReplayExecutor(SimulatedExecutor):
-    """Makes logits bad again where they were."""
+@dataclass(frozen=True)
+class _Out:
+    """A launch that has been handed out."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bad_names: frozenset[Name] = frozenset()
-
-    def execute(self, batch: Batch) -> LaunchResult:
-        result = super().execute(batch)
-        is_finite = [_name(item.request) not in self.bad_names for item in batch.items]
-        if isinstance(result, CodaResult):
-            return CodaResult(result.token_ids, result.logprobs, is_finite)
-        if isinstance(result, ScoreResult):
-            return ScoreResult(result.logprobs, result.best_token_ids, all(is_finite))
-        return result
+    batch: Batch
+    slots: tuple[int, ...]
+    """Of its items' requests, which may have others when it is applied."""
 
 
 class _EngineReplay:
@@ -117,58 +117,58 @@ class _EngineReplay:
             raise LoopedError(f"the log cannot be replayed here: {error}") from None
         ends = (i for i, event in enumerate(events) if isinstance(event, FaultEvent))
         self._events = events[: next(ends, len(events) - 1) + 1]
-        events = [event for event in self._events if not isinstance(event, FaultEvent)]
-        self._executor = _ReplayExecutor()
-        self._scheduler = Scheduler(config, self._executor)
+        self._scheduler = Scheduler(config, SimulatedExecutor())
         self._prompts = LoggedPrompts(config.vocab_size, config.block_size)
-        fates = fates_of(events)
-        self._fates = iter(fates)
-        self._unknown_from = min((fate.unknown_from for fate in fates), default=inf)
         self._samples: dict[Name, Request] = {}
-        self._bad_names: dict[int, set[Name]] = defaultdict(set)
-        self._late_aborts: list[AbortEvent] = []
-        for event in events:
-            if isinstance(event, EndEvent) and event.reason is FinishReason.ERROR:
-                self._bad_names[event.launch_index - 1].add((event.request_id, event.sample_index))
+        self._out: deque[_Out] = deque()
+        self._launches = {
+            event.record.index: event for event in self._events if isinstance(event, LaunchEvent)
+        }
+        self._now = 0.0
+        self._ended: dict[tuple[FinishReason, int], set[Name]] = defaultdict(set)
+        """Who ended for a reason, by the launch that brought the end."""
+        for event in self._events:
+            if isinstance(event, EndEvent):
+                name = event.request_id, event.sample_index
+                self._ended[event.reason, event.num_applied - 1].add(name)
         self._replay = Replay(engine)
 
     def run(self) -> Replay:
         """Replays up to the first difference, the first fault, or the end."""
         for event in self._events:
-            if self._replay.num_unknown and not isinstance(event, LaunchEvent | FaultEvent):
-                continue
-            match event:
-                case RequestEvent():
-                    self._add(event)
-                case AbortEvent(is_in_flight=True):
-                    self._late_aborts.append(event)
-                case AbortEvent():
-                    self._scheduler.abort(event.request_id, event.sample_index)
-                case LaunchEvent():
-                    self._launch(event)
-                case FaultEvent():
-                    self._replay.fault = event
-            if self._replay.difference is not None or self._replay.fault is not None:
+            if isinstance(event, RequestEvent | AbortEvent | LaunchEvent):
+                self._hand_out(event.launch_index)
+            if self._replay.difference is None:
+                self._take_in(event)
+            if self._replay.difference is not None:
                 break
         return self._replay
 
+    def _take_in(self, event: OwnEvent) -> None:
+        match event:
+            case RequestEvent():
+                self._add(event)
+            case AbortEvent():
+                self._check_known((event.request_id, event.sample_index))
+                self._scheduler.abort(event.request_id, event.sample_index)
+            case LaunchEvent():
+                self._apply(event)
+            case FaultEvent():
+                self._replay.fault = event
+
     def _add(self, event: RequestEvent) -> None:
         names = [(event.request_id, index) for index in range(event.num_earlier_samples)]
-        missing = [name for name in names if name not in self._samples]
-        if missing:
-            raise missing_request(missing[0])
-        earlier = tuple(self._samples[name] for name in names)
+        self._check_known(*names)
         request = Request(
             request_id=event.request_id,
             sample_index=event.sample_index,
-            earlier_samples=earlier,
+            earlier_samples=tuple(self._samples[name] for name in names),
             prompt_token_ids=self._prompts.token_ids(event),
             max_tokens=event.max_tokens,
             exit_rule=event.exit_rule,
             stop_token_ids=frozenset({STOP_ID}),
             priority=event.priority,
             scoring=event.scoring,
-            payload=next(self._fates).output(),
         )
         self._samples[_name(request)] = request
         try:
@@ -176,30 +176,111 @@ class _EngineReplay:
         except RequestError as error:
             raise LoopedError(f"the log cannot be replayed here: {error}") from None
 
-    def _launch(self, event: LaunchEvent) -> None:
-        record = event.record
-        if record.index >= self._unknown_from:
-            self._replay.num_unknown += 1
+    def _hand_out(self, count: int) -> None:
+        """Schedules until so many launches have been handed out, applied ones included."""
+        while (index := self._replay.num_launches + len(self._out)) < count:
+            event = self._launches.get(index)
+            if event is not None:
+                self._now = event.scheduled
+            batch = self._scheduler.schedule(self._now)
+            if batch is None:
+                if event is not None:
+                    self._check_items(event)
+                    self._replay.difference = _describe(index, _recorded(event), None)
+                return
+            self._out.append(_Out(batch, tuple([item.request.slot for item in batch.items])))
+
+    def _apply(self, event: LaunchEvent) -> None:
+        self._check_items(event)
+        index = event.record.index
+        if not self._out:
+            self._replay.difference = _describe(index, _recorded(event), None)
             return
-        batch = self._scheduler.schedule(event.scheduled)
-        for abort in self._late_aborts:
-            self._scheduler.abort(abort.request_id, abort.sample_index)
-        self._late_aborts.clear()
-        recorded = (record.kind, record.num_passes, record.items)
-        replayed = None
-        if batch is not None:
-            items = tuple(ItemRecord.of(item, item.request.slot) for item in batch.items)
-            passes = batch.num_passes if batch.launch.runs_layers else 0
-            replayed = (batch.launch, passes, items)
-        if batch is None or replayed != recorded:
-            self._replay.difference = _describe(record.index, recorded, replayed)
+        out = self._out.popleft()
+        recorded, replayed = _recorded(event), _replayed(event, out)
+        if replayed != recorded:
+            self._replay.difference = _describe(index, recorded, replayed)
             return
-        self._executor.bad_names = frozenset(self._bad_names.get(record.index, ()))
-        self._scheduler.apply(batch, self._executor.execute(batch))
+        try:
+            update = self._scheduler.apply(out.batch, self._result(event, out.batch))
+        except InterfaceError as error:
+            self._replay.difference = f"launch {index}: {error}"
+            return
+        self._replay.difference = _other_tokens(event, update)
         self._replay.num_launches += 1
+
+    def _result(self, event: LaunchEvent, batch: Batch) -> LaunchResult:
+        """What the launch brought, as its line and those of the ends that it brought tell it."""
+        stopped = self._ended[FinishReason.STOP, event.record.index]
+        failed = self._ended[FinishReason.ERROR, event.record.index]
+        head = score = None
+        if batch.head_items:
+            statuses = _statuses(event, batch)
+            requests = [item.request for item in batch.head_items]
+            head = HeadResult(
+                statuses=[statuses[item] or RowStatus.MASKED for item in batch.head_items],
+                loops=[request.loops_done + 1 for request in requests],
+                token_ids=[STOP_ID if _name(one) in stopped else OTHER_ID for one in requests],
+                logprobs=[0.0] * len(requests),
+                is_finite=[_name(one) not in failed for one in requests],
+            )
+        if batch.launch.brings_scores:
+            count = batch.num_rows
+            is_finite = _name(batch.items[0].request) not in failed
+            score = ScoreResult([0.0] * count, [OTHER_ID] * count, is_finite)
+        return LaunchResult(head, score)
+
+    def _check_items(self, event: LaunchEvent) -> None:
+        self._check_known(*((item.request_id, item.sample_index) for item in event.record.items))
+
+    def _check_known(self, *names: Name) -> None:
+        for request_id, sample_index in names:
+            if (request_id, sample_index) not in self._samples:
+                raise LoopedError(
+                    f"the log misses the line of request {request_id!r}, sample {sample_index}; a "
+                    "replay needs a log from its start, with nothing left out"
+                )
 
 
 _Facts = tuple[LaunchKind, int, tuple[ItemRecord, ...]]
+
+
+def _recorded(event: LaunchEvent) -> _Facts:
+    record = event.record
+    return record.kind, record.num_passes, record.items
+
+
+def _replayed(event: LaunchEvent, out: _Out) -> _Facts:
+    batch = out.batch
+    statuses = _statuses(event, batch)
+    items = [
+        ItemRecord.of(item, slot, statuses.get(item))
+        for item, slot in zip(batch.items, out.slots, strict=True)
+    ]
+    passes = batch.num_passes if batch.launch.runs_layers else 0
+    return batch.launch, passes, tuple(items)
+
+
+def _statuses(event: LaunchEvent, batch: Batch) -> dict[ScheduledItem, RowStatus]:
+    """What the recorded head said of each row that the replayed one looks at too.
+
+    MASKED where it did not look, which it never says of a row that had not ended.
+    """
+    recorded = [one.status or RowStatus.MASKED for one in event.record.items]
+    heads = set(batch.head_items)
+    pairs = zip_longest(batch.items, recorded[: len(batch.items)], fillvalue=RowStatus.MASKED)
+    return {item: status for item, status in pairs if item in heads}
+
+
+def _other_tokens(event: LaunchEvent, update: StepUpdate) -> str | None:
+    """What to say of tokens that a launch did not bring again; None if it brought all."""
+    recorded = [
+        (one.request_id, one.sample_index, one.output_index, one.exit_depth) for one in event.tokens
+    ]
+    replayed = [(*_name(one.request), one.output_index, one.exit_depth) for one in update.tokens]
+    if recorded == replayed:
+        return None
+    return f"launch {event.record.index}: recorded tokens {recorded}, replayed {replayed}"
 
 
 def _describe(index: int, recorded: _Facts, replayed: _Facts | None) -> str:

@@ -33,6 +33,7 @@ UNITS = {
     "real_rows": "%",
     "launches": "",
     **{f"{kind.name.lower()}_launches": "" for kind in LAUNCH_KINDS},
+    "heads": "",
 }
 """Every number of a summary, in order, with its unit."""
 
@@ -56,6 +57,8 @@ class Summary:
     prompt_token_loops: int
     decode_token_loops: int
     num_launches: dict[LaunchKind, int]
+    num_heads: int
+    """Launches that an LM head followed."""
     num_rows: int
     """Real rows of launches over the layers, once a pass."""
     num_bucket_rows: int
@@ -101,6 +104,7 @@ class Summary:
                 kind: sum(launch.record.kind is kind for launch in launches)
                 for kind in LAUNCH_KINDS
             },
+            num_heads=sum(launch.record.head is not None for launch in launches),
             num_rows=sum(record.token_loops for record in passes),
             num_bucket_rows=sum(record.bucket * record.num_passes for record in passes),
             num_passes=sum(record.num_passes for record in passes),
@@ -129,6 +133,7 @@ class Summary:
             "real_rows": _ratio(100 * self.num_rows, self.num_bucket_rows),
             "launches": float(sum(self.num_launches.values())),
             **counts,
+            "heads": float(self.num_heads),
         }
 
 

@@ -301,7 +301,7 @@ def test_an_estimate_is_called_one(tmp_path):
 @pytest.fixture
 def narrow(tmp_path):
     """A table that was fitted to launches of few sizes."""
-    overheads = {LaunchKind.RECURRENT: {64: 0.0}, LaunchKind.CODA: {4: 0.0}}
+    overheads = {LaunchKind.RECURRENT: {64: 0.0}, LaunchKind.HEAD: {4: 0.0}}
     path = tmp_path / "narrow.json"
     path.write_text(json.dumps(replace(COSTS, name="narrow", overheads=overheads).to_json()))
     return path
@@ -354,7 +354,7 @@ def test_a_table_has_the_form_of_one(log, tmp_path):
 @pytest.mark.parametrize("waits", [(), ("--launch-log-waits",)])
 def test_a_fit_of_a_simulated_log_finds_its_costs(table, tmp_path, waits):
     log, out = tmp_path / "run.jsonl", tmp_path / "again.json"
-    load = ("--requests", 40, "--prompt-tokens", "5:90", "--rate", 20, "--exit-mode", "ouro")
+    load = ("--requests", 40, "--prompt-tokens", "5:90", "--rate", 20)
     looped("simulate", "run", "--costs", table, *load, "--launch-log", log, *waits)
     values = json.loads(looped("simulate", "fit", log, "--out", out, "--json").stdout)
     assert values["mape"] < 0.02
@@ -380,16 +380,17 @@ def test_a_replay_takes_the_policy_that_a_log_cannot_name(tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_a_cut_log_says_what_was_not_compared(table, tmp_path):
+def test_all_lines_of_a_cut_log_are_compared(table, tmp_path):
     path, cut = tmp_path / "run.jsonl", tmp_path / "cut.jsonl"
     looped("simulate", "run", "--costs", table, *LOAD, "--rate", 50, "--exit-mode", "ouro",
-           "--min-coda-batch-size", 4, "--launch-log", path)  # fmt: skip
+           "--run-ahead", 2, "--launch-log", path)  # fmt: skip
     lines = path.read_text().splitlines(keepends=True)
-    told = ""
-    for count in range(20, 44):
+    for count in range(20, 44, 3):
         cut.write_text("".join(lines[:count]))
-        told += looped("simulate", "replay", cut).stdout
-    assert "more depend on what a cut log does not say" in told
+        values = json.loads(looped("simulate", "replay", cut, "--json").stdout)
+        (engine,) = values["engines"]
+        assert engine["difference"] is None
+        assert engine["num_launches"] == sum('"type":"launch"' in line for line in lines[:count])
 
 
 def test_a_replay_says_how_far_it_came_and_under_which_policy(log):

@@ -4,20 +4,22 @@ from dataclasses import replace
 
 from simulations import COSTS, PLAN, SMALL, simulated
 
-from looped.sched import LAUNCH_KINDS, LaunchKind
+from looped.sched import PROGRAM_KINDS, LaunchKind
 from looped.simulation.coverage import unnamed_share
 from looped.simulation.runs import scheduler_config, simulate
 
-ALL = {kind: dict.fromkeys(range(1, 65), 0.0) for kind in LAUNCH_KINDS}
+ALL = {kind: dict.fromkeys(range(1, 65), 0.0) for kind in PROGRAM_KINDS}
 
 
-def test_the_share_is_of_launches_whose_kind_and_bucket_are_not_named():
+def test_the_share_is_of_launches_whose_bucket_or_whose_heads_is_not_named():
     timeline = simulated()
-    heads = sum(not launch.record.kind.runs_layers for launch in timeline.launches)
+    heads = sum(launch.record.head is not None for launch in timeline.launches)
     assert unnamed_share(timeline, replace(COSTS, overheads=ALL)) == 0
-    without = {kind: buckets for kind, buckets in ALL.items() if kind is not LaunchKind.CODA}
+    without = {kind: buckets for kind, buckets in ALL.items() if kind is not LaunchKind.HEAD}
     share = unnamed_share(timeline, replace(COSTS, overheads=without))
-    assert share == 100 * heads / len(timeline.launches)
+    assert 0 < share == 100 * heads / len(timeline.launches) < 100
+    without = {kind: buckets for kind, buckets in ALL.items() if kind is LaunchKind.HEAD}
+    assert unnamed_share(timeline, replace(COSTS, overheads=without)) == 100
 
 
 def test_a_table_that_was_not_fitted_has_none():
@@ -30,5 +32,5 @@ def test_passes_that_a_deterministic_engine_splits_are_calls_of_the_single_one()
     config = scheduler_config(workload, SMALL | {"policy": "atomic"})
     timeline = simulate(workload, config, COSTS, is_deterministic=True)
     assert any(launch.record.kind is LaunchKind.PREFILL for launch in timeline.launches)
-    named = {LaunchKind.RECURRENT: {64: 0.0}, LaunchKind.CODA: {4: 0.0}}
+    named = {LaunchKind.RECURRENT: {64: 0.0}, LaunchKind.HEAD: {4: 0.0}}
     assert unnamed_share(timeline, replace(COSTS, overheads=named)) == 0

@@ -10,22 +10,23 @@ from simulations import COSTS, PLAN, SMALL
 
 from looped.engine.events import EngineEvent, LaunchEvent
 from looped.errors import LoopedError
+from looped.programs.sampling import forms as forms_module
 from looped.record.launch_log import LaunchLog
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, LaunchKind
+from looped.sched import ExitMode, ExitOptions, LaunchKind, RowStatus
 from looped.simulation.fitting.fit import fit_costs
-from looped.simulation.fitting.samples import samples_of, work_of
+from looped.simulation.fitting.samples import CONDITIONAL, head_of, samples_of, work_of
 from looped.simulation.runs import scheduler_config, simulate
 from looped.simulation.summary import Summary
 
-PLAN = replace(PLAN, num_requests=60, exit_mode=ExitMode.OURO)
+PLAN = replace(PLAN, num_requests=60)
 TRUTH = replace(
     COSTS,
     decode_key_seconds=2e-6,
     prompt_key_seconds=4e-7,
     overheads={
         LaunchKind.RECURRENT: {2: 0.0, 8: 2e-4, 32: 5e-4, 64: 1e-3},
-        LaunchKind.CODA: {2: 0.0, 4: 3e-4},
+        LaunchKind.HEAD: {2: 0.0, 4: 3e-4},
     },
     host_launch_seconds=3e-4,
     host_item_seconds=2e-5,
@@ -44,11 +45,12 @@ def log_of(
     plan=PLAN,
     change=None,
     is_deterministic=False,
+    run_ahead=None,
 ):
     """A log of a simulated run, its device times shaken."""
     events = []
     workload = plan.workload(0)
-    config = scheduler_config(workload, SMALL | {"policy": policy})
+    config = scheduler_config(workload, SMALL | {"policy": policy, "run_ahead": run_ahead})
     simulate(
         workload,
         config,
@@ -73,9 +75,12 @@ def fitted(log):
 
 def check_launches(costs, log, tolerance, truth=TRUTH):
     """The model says of every launch of a log what the truth says."""
-    works = {work_of(event.record) for event in log.events if isinstance(event, LaunchEvent)}
+    records = [event.record for event in log.events if isinstance(event, LaunchEvent)]
+    works = set(map(work_of, records))
+    heads = set(map(head_of, records)) - {None}
     assert len(works) > 50
-    for work in works:
+    assert len(heads) > 3
+    for work in works | heads:
         assert costs.seconds(work) == pytest.approx(truth.seconds(work), rel=tolerance)
 
 
@@ -102,7 +107,7 @@ def test_several_passes_of_a_deterministic_engine_are_calls_of_one():
     log = log_of(policy="atomic", is_deterministic=True)
     fit = fitted(log)
     check_launches(fit.costs, log, 2e-3)
-    assert {kind for kind, _ in fit.num_launches} == {LaunchKind.RECURRENT, LaunchKind.CODA}
+    assert {kind for kind, _ in fit.num_launches} == {LaunchKind.RECURRENT, LaunchKind.HEAD}
     assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
     assert fit.costs.host_item_seconds == pytest.approx(2e-5, rel=0.01)
     assert fit.costs.host_call_seconds + 64 * fit.costs.host_call_row_seconds == pytest.approx(
@@ -130,25 +135,77 @@ def test_of_times_with_a_long_tail_the_sum_is_met_and_not_the_middle():
     assert fit.bias == pytest.approx(1, abs=0.04)
 
 
-def test_launches_that_were_not_read_are_timed_up_to_the_next_read():
-    log = log_of(waits=False)
-    reads = [e.record.num_readbacks for e in log.events if isinstance(e, LaunchEvent)]
-    assert 0 < sum(reads) < len(reads)
-    used = samples_of(
-        [event for event in log.events if isinstance(event, LaunchEvent)], waits_for_device=False
-    ).used
-    assert max(len(sample.works) for sample in used) >= 3
+@pytest.mark.parametrize("run_ahead", [0, 1, 4])
+def test_a_log_without_waits_is_met_whatever_is_launched_ahead(run_ahead):
+    log = log_of(waits=False, run_ahead=run_ahead)
     fit = fitted(log)
-    check_launches(fit.costs, log, 0.03)
+    check_launches(fit.costs, log, 2e-3)
+    assert fit.mape < 1e-3
+    assert fit.costs.host_launch_seconds == pytest.approx(3e-4, rel=0.01)
+    assert fit.costs.host_call_seconds == pytest.approx(1e-4, rel=0.01)
 
 
-@pytest.mark.parametrize("host_launch_seconds", [1e-3, 4e-3, 7e-3])
+def test_where_every_pass_has_a_head_their_sum_is_met():
+    log = log_of(waits=False, plan=replace(PLAN, exit_mode=ExitMode.OURO))
+    costs = fitted(log).costs
+    records = {event.record for event in log.events if isinstance(event, LaunchEvent)}
+    for record in records:
+        works = [work for work in (work_of(record), head_of(record)) if work is not None]
+        seconds = [sum(map(table.seconds, works)) for table in (costs, TRUTH)]
+        assert seconds[0] == pytest.approx(seconds[1], rel=0.03)
+
+
+def test_a_head_that_had_nothing_to_do_is_none_and_other_forms_have_factors():
+    truth = replace(TRUTH, head_factors={"copies": 1.5})
+    log = log_of(costs=truth)
+    forms = {
+        event.record.head.form
+        for event in log.events
+        if isinstance(event, LaunchEvent) and event.record.head is not None
+    }
+    assert forms == {"greedy", "greedy_copies"}
+    fit = fitted(log)
+    assert fit.costs.head_factors == {"greedy_copies": pytest.approx(1.5, rel=0.02)}
+    check_launches(fit.costs, log, 0.02, truth)
+    record = next(e.record for e in log.events if isinstance(e, LaunchEvent) and e.record.head)
+    idle = tuple(replace(item, status=RowStatus.STAYED) for item in record.items)
+    record = replace(record, items=idle)
+    assert head_of(record) is not None
+    assert head_of(replace(record, head=replace(record.head, form=CONDITIONAL))) is None
+    assert forms_module.CONDITIONAL.name == CONDITIONAL
+
+
+def test_launches_that_were_done_before_the_host_turned_to_them_share_a_sample():
+    """The host is slower than a pass, and quicker than a pass and a head."""
+    truth = replace(TRUTH, host_launch_seconds=4.5e-3)
+    log = log_of(waits=False, costs=truth)
+    launches = [event for event in log.events if isinstance(event, LaunchEvent)]
+    used = samples_of(launches, waits_for_device=False).used
+    assert max(len(sample.works) for sample in used) >= 4
+    fit = fitted(log)
+    assert fit.costs.host_launch_seconds == pytest.approx(4.5e-3, rel=0.01)
+    assert fit.mape < 0.02
+    check_launches(fit.costs, log, 0.1, truth)
+
+
+def test_a_log_whose_host_never_waits_is_refused_with_what_to_do():
+    slow = replace(TRUTH, host_launch_seconds=20e-3)
+    plan = replace(PLAN, rate=None, concurrency=4)
+    with pytest.raises(LoopedError, match="with --run-ahead 0 or --launch-log-waits"):
+        fitted(log_of(waits=False, costs=slow, plan=plan))
+
+
+@pytest.mark.parametrize(
+    ("host_launch_seconds", "run_ahead"), [(1e-3, 0), (1e-3, 1), (4e-3, 0), (7e-3, 0)]
+)
 @pytest.mark.parametrize("policy", ["mixed", "separate"])
-def test_a_log_without_waits_of_a_slow_host_predicts_its_run(host_launch_seconds, policy):
+def test_a_log_without_waits_of_a_slow_host_predicts_its_run(
+    host_launch_seconds, run_ahead, policy
+):
     """The device runs dry between launches, and what it waits for is not booked as its own."""
     truth = replace(TRUTH, host_launch_seconds=host_launch_seconds, host_call_seconds=5e-4)
-    plan = replace(PLAN, exit_mode=ExitMode.TRACE, rate=None, concurrency=4)
-    fit = fitted(log_of(waits=False, costs=truth, plan=plan))
+    plan = replace(PLAN, rate=None, concurrency=4)
+    fit = fitted(log_of(waits=False, costs=truth, plan=plan, run_ahead=run_ahead))
     assert fit.costs.host_launch_seconds == pytest.approx(host_launch_seconds, rel=0.02)
     assert fit.mape < 0.02
     workload = plan.workload(3)
@@ -184,13 +241,16 @@ def test_stalls_are_dropped_and_counted():
 
 
 def test_launches_that_compiled_are_dropped_and_counted():
-    def compiled(event):
-        index = event.record.index
-        late = event.ended + 0.004 * (index in (3, 30))
-        return replace(event, ended=late, num_compilations=int(index >= 3) + int(index >= 30))
+    """A launch that was applied says of those that were dispatched by then what they compiled."""
 
-    fit = fitted(log_of(change=compiled))
-    assert fit.num_compiling == 3  # those two, and the first launch, of which nobody knows
+    def compiled(event):
+        num_out, index = event.launch_index, event.record.index
+        late = event.ended + 0.004 * (index in (3, 30))
+        return replace(event, ended=late, num_compilations=int(num_out > 3) + int(num_out > 30))
+
+    fit = fitted(log_of(change=compiled, run_ahead=1))
+    # Those two, and the first two that went out together, of which nobody knows.
+    assert fit.num_compiling == 4
     assert fit.num_outliers == 0
 
 
@@ -206,15 +266,15 @@ def test_a_short_log_and_one_of_two_engines_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "coda_buckets"),
+    ("options", "head_buckets"),
     [({}, {2, 4, 8}), ({"deterministic": True, "policy": "atomic"}, {8})],
 )
-def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, coda_buckets):
+def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, head_buckets):
     events = []
-    engine = logged_engine(tiny_folder, events.append, **options)
+    # Each launch is read before the next is made, so that each has an end of its own.
+    engine = logged_engine(tiny_folder, events.append, run_ahead=0, **options)
     for index in range(6):
         prompt = list(range(3, 20 + 7 * index))
-        # Read after every loop, so that nearly every launch has an end of its own.
         exits = ExitOptions(threshold=0.9, min_loops=1)
         params = SamplingParams(max_tokens=20, ignore_eos=True, exit=exits)
         engine.add_request(str(index), prompt, params)
@@ -223,10 +283,10 @@ def test_a_log_of_an_engine_can_be_fitted(tiny_folder, options, coda_buckets):
     # The floor itself may come out as 0 where a busy host hides what the device does.
     assert 0.5 < fit.bias < 2
     assert fit.mape < 1
-    assert fit.costs.overheads[LaunchKind.CODA]
+    assert fit.costs.overheads[LaunchKind.HEAD]
     assert fit.num_fitted + fit.num_held_out >= 50
-    assert set(fit.costs.overheads[LaunchKind.CODA]) <= coda_buckets
+    assert set(fit.costs.overheads[LaunchKind.HEAD]) <= head_buckets
     if options:
         records = [event.record for event in events if isinstance(event, LaunchEvent)]
         assert any(record.num_calls == 4 for record in records)
-        assert set(fit.num_launches) == {(LaunchKind.RECURRENT, 32), (LaunchKind.CODA, 8)}
+        assert set(fit.num_launches) == {(LaunchKind.RECURRENT, 32), (LaunchKind.HEAD, 8)}

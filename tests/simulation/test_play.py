@@ -80,4 +80,4 @@ def test_a_closed_loop_sends_the_next_request_when_one_ends(build):
 
 
 def vars_of(queues):
-    return (queues.waiting, queues.prefill, queues.recurrent, queues.coda)
+    return (queues.waiting, queues.prefill, queues.recurrent)

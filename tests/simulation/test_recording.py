@@ -1,5 +1,6 @@
 """Simulated runs leave logs that everything reads which reads an engine's."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,8 +15,10 @@ from looped.record.trace_export import to_chrome_trace
 from looped.sched import (
     POLICIES,
     CostModel,
+    ExitMode,
     FinishReason,
     LaunchKind,
+    RowStatus,
     Scheduler,
     SimulatedExecutor,
     wavefront_policy,
@@ -88,16 +91,59 @@ def test_events_are_in_order_and_complete():
     assert len(requests) == len(ends) == PLAN.num_requests
     assert all(end.reason is FinishReason.LENGTH for end in ends)
     assert [launch.record.index for launch in launches] == list(range(len(launches)))
-    assert all(first.visible <= then.scheduled for first, then in pairwise(launches))
+    assert all(first.visible <= then.visible for first, then in pairwise(launches))
     by_index = {launch.record.index: launch for launch in launches}
     for event in requests:
         # Seen by the first launch that is scheduled once it has come.
         assert event.time <= by_index[event.launch_index].scheduled
         if event.launch_index:
             assert event.time > by_index[event.launch_index - 1].scheduled
-    kinds = {launch.record.kind for launch in launches}
-    assert kinds == {LaunchKind.RECURRENT, LaunchKind.CODA}
+    assert {launch.record.kind for launch in launches} == {LaunchKind.RECURRENT}
+    assert all(bool(launch.tokens) <= (launch.record.head is not None) for launch in launches)
     assert max(launch.queues.waiting for launch in launches) > 0
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1, 2, 4])
+@pytest.mark.parametrize("waits_for_device", [False, True])
+def test_events_stand_where_an_engine_with_so_many_launches_ahead_has_them(
+    run_ahead, waits_for_device
+):
+    events = []
+    workload = replace(PLAN, exit_mode=ExitMode.OURO).workload(0)
+    config = scheduler_config(workload, SMALL | {"run_ahead": run_ahead})
+    simulate(workload, config, COSTS, sink=events.append, waits_for_device=waits_for_device)
+    num_applied, num_dispatched = 0, 0
+    for event in events:
+        if isinstance(event, LaunchEvent):
+            assert event.record.index == num_applied
+            num_applied += 1
+        assert event.launch_index >= num_dispatched
+        num_dispatched = event.launch_index
+        if isinstance(event, LaunchEvent):
+            # It is applied with run_ahead launches behind it, or with fewer if no other could go.
+            assert 1 <= event.launch_index - event.record.index <= run_ahead + 1
+        else:
+            assert event.num_applied == num_applied
+            assert 0 <= event.launch_index - num_applied <= max(run_ahead, 1)
+    launches = [event for event in events if isinstance(event, LaunchEvent)]
+    behind = [event.launch_index - event.record.index - 1 for event in launches]
+    assert sum(count < run_ahead for count in behind) < len(launches) / 5
+    for event, then in pairwise(launches):
+        assert event.scheduled <= event.started <= event.dispatched <= event.awaited <= event.ended
+        assert event.ended <= event.visible
+        assert then.scheduled >= event.dispatched
+        if waits_for_device:
+            assert event.awaited == event.dispatched
+        else:
+            assert event.ended == event.visible
+    # What a head said of each row stands with its item.
+    for event in launches:
+        statuses = [item.status for item in event.record.items]
+        num_looked_at = 0 if event.record.head is None else event.record.head.num_rows
+        num_ended = sum(item.depth is None for item in event.record.items)
+        assert num_looked_at - num_ended <= sum(one is not None for one in statuses)
+        assert sum(one is not None for one in statuses) <= num_looked_at
+        assert statuses.count(RowStatus.LEFT) == len(event.tokens)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_does_not():

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 from engines import drain_samples, logged_engine
 
-from looped.engine.events import EngineEvent, LaunchEvent, RequestEvent
+from looped.engine.events import AbortEvent, EndEvent, EngineEvent, LaunchEvent, RequestEvent
 from looped.errors import LoopedError
 from looped.record.launch_log import read_launch_log, write_launch_log
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, LaunchKind, policy_named
+from looped.sched import ExitMode, ExitOptions, FinishReason, LaunchKind, policy_named
 from looped.simulation.replay import replay
 
 SHARED = list(range(3, 43))
@@ -60,10 +60,17 @@ def play(engine):
     drain_samples(engine)
 
 
+def policy_of(engine):
+    return engine.scheduler_config().chosen_policy
+
+
 CASES = {
     "mixed": {"policy": "mixed"},
-    "mixed, short chunks": {"policy": "mixed", "prefill_chunk_size": 7, "min_coda_batch_size": 3},
-    "separate": {"policy": "separate", "max_prefill_batches_before_decode": 2},
+    "mixed, read at once": {"policy": "mixed", "run_ahead": 0},
+    "mixed, two launches ahead": {"policy": "mixed", "run_ahead": 2},
+    "mixed, four launches ahead": {"policy": "mixed", "run_ahead": 4},
+    "mixed, short chunks": {"policy": "mixed", "prefill_chunk_size": 7, "run_ahead": 2},
+    "separate": {"policy": "separate", "max_prefill_batches_before_decode": 2, "run_ahead": 4},
     "atomic": {"policy": "atomic"},
     "priorities, no cache": {"scheduling_policy": "priority", "prefix_caching": False},
     "deterministic": {"deterministic": True, "policy": "atomic"},
@@ -102,6 +109,12 @@ def test_a_replay_comes_to_the_same_launches(tiny_folder, tmp_path, case):
     assert (case != "mixed") or 16 in starts
     late = [event for event in events if isinstance(event, RequestEvent) and event.launch_index]
     assert len(late) >= 10
+    aborts = [event for event in events if isinstance(event, AbortEvent)]
+    assert len(aborts) >= 3
+    ends = {event.reason for event in events if isinstance(event, EndEvent)}
+    assert ends == {FinishReason.LENGTH, FinishReason.STOP, FinishReason.ABORT}
+    num_ahead = max(event.launch_index - event.record.index - 1 for event in launches)
+    assert num_ahead == events[0].scheduler_config().launches_ahead(policy_of(events[0]))
 
 
 def test_two_engines_of_one_log_are_replayed_apart(tiny_folder):

@@ -23,7 +23,10 @@ def test_numbers_follow_from_the_launches():
     num_prompt = sum(event.num_prompt_tokens for event in timeline.requests.values())
     loops = numbers["prompt_token_loops_per_second"] * numbers["makespan"]
     assert loops == pytest.approx(4 * num_prompt)
-    assert summary.num_launches[LaunchKind.CODA] == numbers["coda_launches"]
+    assert summary.num_launches[LaunchKind.RECURRENT] == numbers["recurrent_launches"]
+    # A head draws one token at least, and a launch has one head at most.
+    assert numbers["heads"] == sum(bool(launch.tokens) for launch in launches)
+    assert numbers["heads"] < numbers["launches"] == len(launches)
     assert 0 < numbers["real_rows"] <= 100
     assert 1 <= numbers["loops_per_token"] <= 4
 

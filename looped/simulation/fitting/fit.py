@@ -1,13 +1,17 @@
 """A cost model from a launch log: weighted least deviations with no negative seconds.
 
-Every bucket of every kind has an intercept, and the keys that rows see a slope each; passes of one
-launch count singly. Launches whose end the host did not see share the sample of the next one that
-it did. Its end is the latest of
+Every bucket of every kind has an intercept, a head's of every form, and the keys that rows see a
+slope each; passes of one launch count singly. A launch is its passes and, behind them, its head:
+what either takes shows where launches with a head are beside launches without, of a bucket. Where
+all have one, as with live exits, only their sum is met: log a run at full depth or at known depths
+for the two apart. Those whose end the
+host did not see share the sample of the next one that it did. Its end is the latest of
 
-    call k + seconds of launch k + ... + seconds of the last launch
+    call k + seconds of work k + ... + seconds of the last work
 
-over its launches k: where the host was the slower one, the device ran dry before a call. Which k it
-is depends on the seconds that are looked for, so rounds of finding k and of fitting alternate.
+over its passes and heads k: where the host was the slower one, the device ran dry before a call.
+Which k it is depends on the seconds that are looked for, so rounds of finding k and of fitting
+alternate.
 
 Errors are relative: weights are 1 / measurement in a first round, and 1 / prediction in the
 others, which favours no short ones. They count by their absolute value, not by their square, since
@@ -21,7 +25,8 @@ From the intercepts follow the numbers that carry to buckets without one: the fl
 intercept of a pass, a row costs the smallest intercept per row of the bucket (over buckets that
 ran often enough), and what is left above the larger of the two is the bucket's overhead. So known
 buckets are met exactly, and unknown ones lie on the cheapest law that the known ones allow:
-measure those that matter.
+measure those that matter. Of heads this is said of form `greedy`, or the form that ran most often
+where that one did not; each other form has a factor, by its launches and their buckets.
 """
 
 from collections import Counter
@@ -37,8 +42,12 @@ from looped.errors import LoopedError
 from looped.record.launch_log import WAITS, LaunchLog
 from looped.sched import CostModel, LaunchKind, LaunchWork, Rung, rung_order
 
+from .head_forms import HeadForms
 from .least_squares import non_negative_least_deviations, non_negative_least_squares
 from .samples import Sample, samples_of
+
+Column = tuple[LaunchKind, int, str]
+"""What an intercept is of: a kind, a bucket, and a form of heads."""
 
 HOLD_OUT_EVERY = 5
 """Of so many samples, the last is held out."""
@@ -79,7 +88,7 @@ class Fit:
     num_compiling: int
     """Samples in which a step was compiled, also dropped."""
     num_launches: dict[Rung, int]
-    """Launches behind each intercept."""
+    """Launches, and heads, behind each intercept."""
 
     def to_json(self) -> dict[str, Any]:
         """The quality, without the model."""
@@ -94,7 +103,8 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
 
     Args:
         log: of one engine; made without `--launch-log-waits` it says what a server's launches cost,
-            which overlap the host's work.
+            which overlap the host's work. Where the device is done before the host turns to a
+            launch, only `--run-ahead 0` or `--launch-log-waits` shows when.
         name: of the table.
         source: how the log was made, for whoever reads the table.
 
@@ -110,8 +120,9 @@ def fit_costs(log: LaunchLog, *, name: str, source: str) -> Fit:
     if len(samples.used) < LEAST_SAMPLES:
         raise LoopedError(
             f"expected {LEAST_SAMPLES} samples or more, got {len(samples.used)} of "
-            f"{len(launches)} launches ({samples.num_compiling} compiled a step); log a "
-            "longer run"
+            f"{len(launches)} launches ({samples.num_compiling} compiled a step; a sample lasts up "
+            "to a launch that the host waited for); log a longer run, or with --run-ahead 0 or "
+            "--launch-log-waits"
         )
     table = _Table(samples.used)
     is_held_out = np.arange(len(samples.used)) % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
@@ -158,30 +169,30 @@ class _Table:
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
-        launches = [work for sample in samples for work in sample.works]
-        self.num_launches: dict[Rung, int] = Counter((one.kind, one.bucket) for one in launches)
-        self._rungs = sorted(self.num_launches, key=rung_order)
+        works = [work for sample in samples for work in sample.works]
+        self._counts: dict[Column, int] = {}
+        """Works of each intercept in the samples that were fitted; see `solve`."""
+        self._columns = sorted(
+            set(map(_column, works)), key=lambda one: (rung_order(one[:2]), one[2])
+        )
+        self.num_launches: dict[Rung, int] = Counter((one.kind, one.bucket) for one in works)
         # The median, as the fit by absolute errors meets the usual launch and not the mean one.
         self._usual_passes = {
             rung: np.median(
-                [
-                    one.num_passes / one.num_calls
-                    for one in launches
-                    if (one.kind, one.bucket) == rung
-                ]
+                [one.num_passes / one.num_calls for one in works if (one.kind, one.bucket) == rung]
             )
-            for rung in self._rungs
+            for rung in self.num_launches
         }
         """Passes of a call, of each kind and bucket."""
         self._seconds = np.array([sample.seconds for sample in samples])
         self._calls = np.array([call for sample in samples for call in sample.calls])
         sizes = [len(sample.works) for sample in samples]
         self._firsts = np.cumsum([0, *sizes[:-1]])
-        """Index of each sample's first launch."""
+        """Index of each sample's first work."""
         self._ends = np.cumsum(sizes)
-        matrix = np.array([self._row(work) for work in launches])
+        matrix = np.array([self._row(work) for work in works])
         self._sums = np.concatenate([np.zeros((1, matrix.shape[1])), np.cumsum(matrix, axis=0)])
-        """Rows of the launches before each, added up."""
+        """Rows of the works before each, added up."""
 
     def solve(self, is_fitted: Bool[np.ndarray, " n"]) -> tuple[Array, Bool[np.ndarray, " n"]]:
         """Coefficients, and which samples are not far out.
@@ -195,7 +206,11 @@ class _Table:
             float(np.sum(np.minimum(self._distances(solution)[is_fitted], 1.0)))
             for solution, _ in solutions
         ]
-        return solutions[int(np.argmin(errors))]
+        solution, is_kept = solutions[int(np.argmin(errors))]
+        of_sample = np.repeat(is_fitted & is_kept, self._ends - self._firsts)
+        counts = np.count_nonzero(np.diff(self._sums, axis=0)[of_sample], axis=0)
+        self._counts = dict(zip(self._columns, map(int, counts), strict=False))
+        return solution, is_kept
 
     def predicted(self, solution: Array) -> Array:
         """When the host sees the end of each sample, as `Sample.seconds`."""
@@ -205,7 +220,7 @@ class _Table:
     def _solve_from(
         self, starts: Int64[np.ndarray, " n"], is_fitted: Bool[np.ndarray, " n"]
     ) -> tuple[Array, Bool[np.ndarray, " n"]]:
-        """The same, from a guess: the launch of each sample from which on the device was busy."""
+        """The same, from a guess: the work of each sample from which on the device was busy."""
         is_kept = np.ones(len(self._seconds), bool)
         seconds = self._seconds - self._calls[starts]
         weights = 1 / np.maximum(seconds, LEAST_SECONDS)
@@ -237,7 +252,7 @@ class _Table:
         return balanced
 
     def _busy_from(self, solution: Array) -> Int64[np.ndarray, " n"]:
-        """Index of the launch in each sample behind which the device did not run dry any more."""
+        """Index of the work in each sample behind which the device did not run dry any more."""
         before = self._sums[:-1] @ solution
         latest = np.maximum.reduceat(self._calls - before, self._firsts)
         is_latest = self._calls - before >= np.repeat(latest, self._ends - self._firsts)
@@ -247,11 +262,17 @@ class _Table:
 
     def costs(self, solution: Array, **others: Any) -> CostModel:
         """The coefficients as a cost model."""
-        intercepts = dict(zip(self._rungs, map(float, solution), strict=False))
+        values = dict(zip(self._columns, map(float, solution), strict=False))
+        forms = HeadForms(
+            {one[1:]: value for one, value in values.items() if one[2]},
+            {one[1:]: self._counts[one] for one in values if one[2]},
+        )
+        intercepts: dict[Rung, float] = {one[:2]: v for one, v in values.items() if not one[2]}
+        intercepts |= {(LaunchKind.HEAD, rows): v for rows, v in forms.seconds().items()}
         passes = {rung: value for rung, value in intercepts.items() if rung[0].runs_layers}
         heads = {rung: value for rung, value in intercepts.items() if not rung[0].runs_layers}
         if not passes or not heads:
-            raise LoopedError("expected launches over the layers and of the LM head in the log")
+            raise LoopedError("expected launches over the layers and LM heads in the log")
         floor, row = self._law(passes)
         head_floor, head_row = self._law(heads)
         overheads: dict[LaunchKind, dict[int, float]] = {}
@@ -268,6 +289,7 @@ class _Table:
             head_floor=head_floor,
             head_row_seconds=head_row,
             overheads=overheads,
+            head_factors=forms.factors,
             **others,
         )
 
@@ -282,11 +304,11 @@ class _Table:
         return floor, min(intercepts[rung] / rung[1] for rung in rungs)
 
     def _row(self, work: LaunchWork) -> list[float]:
-        """What a launch has of each coefficient."""
-        own = work.kind, work.bucket
+        """What a work has of each coefficient."""
+        own = _column(work)
         amount = work.num_passes if work.kind.runs_layers else 1
         return [
-            *(float(amount) if rung == own else 0.0 for rung in self._rungs),
+            *(float(amount) if column == own else 0.0 for column in self._columns),
             work.num_passes * work.decode_keys,
             work.num_passes * work.prompt_keys,
         ]
@@ -303,7 +325,11 @@ class _Table:
         return distances <= allowed
 
 
-def _fit_host(sizes: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> list[float]:
+def _column(work: LaunchWork) -> Column:
+    return work.kind, work.bucket, work.form
+
+
+def _fit_host(sizes: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> list[float]:
     """Seconds of a launch and of each size, without the longest thousandth (a stall)."""
     if not seconds:
         return [0.0] * (1 + len(sizes[0]) if sizes else 3)

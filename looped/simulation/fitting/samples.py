@@ -1,37 +1,44 @@
 """What a launch log says about costs: what launches had to do, and how long that took.
 
 The host hands launches over, and the device begins with each in its call, or when everything before
-it is done. So the time from a call to an end that the host saw later is the device's only if the
-device had not run dry meanwhile: a host that schedules, packs and calls the next launch may be the
-slower of the two. A `Sample` keeps the moments of the calls, for the fit to tell.
+it is done; the head of a launch follows with a call of its own. When a launch was done the host
+knows only if it had to wait for it, or turned to it right after the call. A launch that was done
+before the host turned to it shares a *sample* with those after it, up to one whose end was seen so.
+In a log whose engine waited for every launch (`--launch-log-waits`), or read each before it made
+the next (`--run-ahead 0`), each is a sample of its own.
 
-A launch that the host does not read has no end that the host could see. In a log whose engine
-waited for every launch (`--launch-log-waits`) each has one, and is a sample of its own. In another
-log the launches from one read to the next are one sample together; its first one finds the device
-idle, since the read before it had waited for all.
+Within a sample the device may have run dry: a host that schedules, packs and calls the next launch
+may be the slower of the two. A `Sample` keeps the moments of the calls, for the fit to tell.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from looped.engine.events import LaunchEvent
 from looped.engine.records import LaunchRecord
-from looped.sched import ItemKind, LaunchWork
+from looped.sched import ItemKind, LaunchWork, RowStatus
+
+LEAST_WAIT = 1e-4
+"""Seconds; a shorter wait is that of a read alone, of a launch that was done already."""
+CONDITIONAL = "conditional"
+"""The form of a head that does nothing if no row has left; a CPU's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Launches that the device ran one after the other, the first on an idle device."""
+    """What the device did one after the other; it was idle, or done with all before, at zero."""
 
     works: tuple[LaunchWork, ...]
+    """Passes, scores and heads."""
     calls: tuple[float, ...]
-    """When each was called, in seconds since the first one."""
+    """When each was called, in seconds since zero; 0 of what was called before it."""
     seconds: float
-    """When the host saw the end of the last one, in seconds since the first call."""
+    """When the host saw the end of the last one, in seconds since zero."""
 
     def end(self, seconds_of: Callable[[LaunchWork], float]) -> float:
-        """What `seconds` would be if the device took so long for each launch."""
+        """What `seconds` would be if the device took so long for each work."""
         end = 0.0
         for work, call in zip(self.works, self.calls, strict=True):
             end = max(end, call) + seconds_of(work)
@@ -44,13 +51,13 @@ class Samples:
 
     used: list[Sample]
     num_compiling: int
-    """Samples left out because a step was compiled in them, or just before."""
+    """Samples left out because a step was compiled in them, or may have been."""
     host: list[tuple[int, int, float]]
     """Items and rows that were packed for a launch, padding included and once a call, and seconds
-    that the host needed from the one before it, its result if it was read or awaited, to the call.
+    that the host needed from what it did before, a result or a call, to the call.
     """
-    calls: list[tuple[int, float]]
-    """Bucket of a launch, and seconds that a call of it took the host."""
+    calls: list[tuple[float, float]]
+    """Of a call of a launch, or of its head, the mean bucket and the mean seconds of the host."""
 
 
 def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Samples:
@@ -62,28 +69,33 @@ def samples_of(launches: list[LaunchEvent], *, waits_for_device: bool) -> Sample
     """
     used: list[Sample] = []
     num_compiling = 0
+    compiling = _compiling(launches)
     group: list[LaunchEvent] = []
-    num_compilations = launches[0].num_compilations if launches else 0
+    last_end = last_applied = 0.0
     for launch in launches:
         group.append(launch)
-        if not waits_for_device and not launch.record.num_readbacks:
+        # Alone on the device since it was dispatched, so that the host turned to it at once.
+        is_alone = launch.launch_index == launch.record.index + 1 and (
+            last_applied <= launch.scheduled
+        )
+        last_applied = launch.visible
+        if not (waits_for_device or is_alone or launch.host_wait >= LEAST_WAIT):
             continue
-        # The first launch of a log may have compiled its step, too, and nothing says so.
-        if launch.num_compilations > num_compilations or group[0].record.index == 0:
+        if any(one.record.index in compiling for one in group):
             num_compiling += 1
         else:
-            used.append(_sample(group))
-        num_compilations = launch.num_compilations
+            used.append(_sample(group, last_end))
+        # An engine that waits calls nothing before.
+        last_end = 0.0 if waits_for_device else launch.ended
         group = []
-    calls = [
-        (one.record.bucket, (one.dispatched - one.started) / one.record.num_calls)
-        for one in launches
-    ]
-    return Samples(used, num_compiling, list(_host_times(launches)), calls)
+    steady = [launch for launch in launches if launch.record.index not in compiling]
+    return Samples(
+        used, num_compiling, list(_host_times(launches, compiling)), list(map(_call, steady))
+    )
 
 
 def work_of(record: LaunchRecord) -> LaunchWork:
-    """A recorded launch in numbers, as a `Simulation` has them of one that it runs."""
+    """The passes or scores of a recorded launch, as a `Simulation` has them of one that it runs."""
     keys = dict.fromkeys(ItemKind, 0)
     if record.kind.runs_layers:
         for item in record.items:
@@ -100,22 +112,75 @@ def work_of(record: LaunchRecord) -> LaunchWork:
     )
 
 
-def _sample(group: list[LaunchEvent]) -> Sample:
-    zero = group[0].started
-    return Sample(
-        works=tuple(work_of(one.record) for one in group),
-        calls=tuple(one.started - zero for one in group),
-        seconds=group[-1].ended - zero,
-    )
+def head_of(record: LaunchRecord) -> LaunchWork | None:
+    """The head of a recorded launch; None without one, and of one that had nothing to do."""
+    head = record.head
+    if head is None:
+        return None
+    has_left = any(item.status is RowStatus.LEFT for item in record.items)
+    if head.form == CONDITIONAL and not has_left:
+        return None
+    return LaunchWork.head(head.bucket, head.num_rows, head.form)
 
 
-def _host_times(launches: list[LaunchEvent]) -> Iterator[tuple[int, int, float]]:
-    """From a result, or the return of a call without one, to the next call, if that could come."""
+def _compiling(launches: list[LaunchEvent]) -> set[int]:
+    """Launches during whose dispatch a step was compiled, or may have been: the first ones."""
+    compiling: set[int] = set()
+    num_dispatched, num_compilations = 0, -1
+    for launch in launches:
+        # Counted when a launch was applied, so what was dispatched since the one before had it.
+        if launch.num_compilations > num_compilations:
+            compiling.update(range(num_dispatched, launch.launch_index))
+        num_dispatched, num_compilations = launch.launch_index, launch.num_compilations
+    return compiling
+
+
+def _sample(group: list[LaunchEvent], last_end: float) -> Sample:
+    """A sample, which begins when the launch before it was done if it was called by then."""
+    zero = max(group[0].started, last_end)
+    works: list[LaunchWork] = []
+    calls: list[float] = []
+    for launch in group:
+        record, head = launch.record, head_of(launch.record)
+        works.append(work_of(record))
+        calls.append(max(0.0, launch.started - zero))
+        if head is not None:
+            works.append(head)
+            share = record.num_calls / _num_calls(record)
+            called = launch.started + share * (launch.dispatched - launch.started)
+            calls.append(max(0.0, called - zero))
+    return Sample(tuple(works), tuple(calls), group[-1].ended - zero)
+
+
+def _num_calls(record: LaunchRecord) -> int:
+    return record.num_calls + (record.head is not None)
+
+
+def _call(launch: LaunchEvent) -> tuple[float, float]:
+    record = launch.record
+    num_rows = record.bucket * record.num_calls + (record.head.bucket if record.head else 0)
+    count = _num_calls(record)
+    return num_rows / count, (launch.dispatched - launch.started) / count
+
+
+def _host_times(
+    launches: list[LaunchEvent], compiling: set[int]
+) -> Iterator[tuple[int, int, float]]:
+    """From what the host did last, a result or a call, to the next call, if that came at once."""
+    ends = [launch.ended for launch in launches]
+    visible = [launch.visible for launch in launches]
     for launch, after in pairwise(launches):
-        queues = launch.queues
-        is_busy = queues.waiting + queues.prefill + queues.recurrent + queues.coda > 0
-        if is_busy and after.num_compilations == launch.num_compilations:
-            record = after.record
-            num_items, num_rows = len(record.items), record.bucket
-            seconds = after.started - launch.ended
-            yield num_items * record.num_calls, num_rows * record.num_calls, seconds
+        record = after.record
+        num_applied = bisect_right(visible, after.scheduled)
+        is_idle = num_applied == record.index and _is_empty(launches[num_applied - 1])
+        if is_idle or record.index in compiling:
+            continue
+        num_ended = bisect_right(ends, after.scheduled)
+        last_end = ends[num_ended - 1] if num_ended else 0.0
+        seconds = after.started - max(launch.dispatched, last_end)
+        yield len(record.items) * record.num_calls, record.bucket * record.num_calls, seconds
+
+
+def _is_empty(launch: LaunchEvent) -> bool:
+    queues = launch.queues
+    return queues.waiting + queues.prefill + queues.recurrent == 0

@@ -135,8 +135,8 @@ class Workload:
     num_planes: int
     """P."""
     exit_mode: ExitMode = ExitMode.TRACE
-    """How exits are decided: `trace` knows them ahead and reads nothing; the other modes come to
-    the same depths by signals, which the host reads and waits for after each loop that decides."""
+    """How exits are decided: `trace` knows them ahead, and has a head where a token leaves; the
+    other modes come to the same depths by signals on the device, and have one where it may."""
     seed: int = 0
     """Of arrivals that are made up."""
     rate: float | None = None
