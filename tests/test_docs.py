@@ -18,7 +18,8 @@ OTHERS_OPTIONS = {"--backend", "--endpoint", "--svg"}
 """Options on our pages that are not `looped`'s: of clients, and of an experiment."""
 GLOSSARY = {
     *("slot", "place", "plane", "lane", "segment", "rung", "door", "loop", "depth", "row", "block"),
-    *("chunk", "item", "launch", "program", "head", "coda", "bucket", "riding"),
+    *("chunk", "item", "launch", "program", "head", "bucket", "ride", "riding", "run-ahead"),
+    *("record", "ticket", "request"),
 }
 """Words that a reader meets everywhere."""
 STALE = re.compile(

@@ -69,7 +69,60 @@ def test_a_rehearsal_runs_every_stage(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "gpu-check.json").read_text())
     assert {stage["status"] for stage in results["stages"].values()} == {"passed"}
-    assert len(results["stages"]) == 6
+    assert len(results["stages"]) == 7
+    idle = [check["name"] for check in results["stages"]["idle"]["results"]]
+    assert len(idle) == len(set(idle)) == 2 * 2 * 3
+    assert sum("command buffers off" in name for name in idle) == 6
+
+
+@pytest.fixture
+def check_idle(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    yield module_of("check_idle")
+    sys.modules.pop("report", None)
+
+
+def test_idle_is_what_no_operation_covers(check_idle):
+    # Two overlap, one lies inside another; a gap of 5 us and one of 1 ms are left.
+    busy = [(1.000005, 1.001), (0.999, 1.0), (0.9995, 0.9999), (1.0005, 1.002), (1.003, 1.004)]
+    total, idle, between = check_idle.idle_of(busy)
+    assert total == pytest.approx(5e-3)
+    assert idle == pytest.approx(1.005e-3)
+    assert between == pytest.approx(1e-3)
+    assert check_idle.idle_of([]) == (0.0, 0.0, 0.0)
+
+
+def test_a_process_that_measures_is_told_what_to_do_with_command_buffers(check_idle, monkeypatch):
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *call, **options: started.append(options))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=1")
+    for buffers in check_idle.BUFFERS:
+        check_idle.child_of(buffers, is_rehearsal=False)
+    assert [options["env"]["XLA_FLAGS"] for options in started] == [
+        "--xla_gpu_autotune_level=1",
+        "--xla_gpu_autotune_level=1 --xla_gpu_enable_command_buffer=",
+    ]
+
+
+def test_every_case_of_idle_time_is_planned_and_one_that_is_not_measured_fails(
+    check_idle, report, tmp_path, monkeypatch
+):
+    """The process with command buffers off ends after two of its lines."""
+    cases = check_idle.cases(is_rehearsal=False)
+    assert len(cases) == 3 * 2 * 3
+
+    def child_of(buffers, *, is_rehearsal):
+        count = len(cases) if buffers == "on" else 2
+        code = f'for _ in range({count}): print(\'{{"ok": true, "idle, share": 0.25}}\')'
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(check_idle, "child_of", child_of)
+    check_idle.run(report.Recorder(tmp_path / "idle.json"), is_rehearsal=False)
+    stage = json.loads((tmp_path / "idle.json").read_text())
+    assert [result["name"] for result in stage["results"]] == stage["planned"]
+    assert [result["ok"] for result in stage["results"]] == [True] * 20 + [False] * 16
+    assert stage["results"][0]["idle, share"] == 0.25
+    assert "has ended" in stage["results"][-1]["error"]
 
 
 class StubBench:

@@ -42,16 +42,17 @@ def is_name(node):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("batch.launch is LaunchKind.CODA", True),
+        ("batch.launch is LaunchKind.SCORE", True),
         ("sched.LaunchKind.PREFILL", True),
-        ("kind.name == 'CODA'", True),
+        ("kind.name == 'SCORE'", True),
         ("name in ('recurrent', 'prefill')", True),
         ("match name:\n    case 'score': pass", True),
-        ("launch_kind('coda')", True),
+        ("launch_kind('prefill')", True),
         ("kind: LaunchKind", False),
         ("launch_kind(name)", False),
-        ("{'coda': queues.coda}", False),
-        ("stage is Stage.CODA", False),
+        ("{'recurrent': queues.recurrent}", False),
+        ("stage is Stage.RECURRENT", False),
+        ("LaunchWork(LaunchKind.HEAD, bucket, 1)", False),  # a program, and no kind of launch
     ],
 )
 def test_what_names_a_kind_is_told_from_what_does_not(text, expected):

@@ -40,6 +40,8 @@ class EnginePoint(ABC):
     chunk_size: int
     max_num_seqs: int
     block_size: int
+    run_ahead: int | None = None
+    """Launches under way before the oldest is read; None: as the policy has it."""
 
     @property
     @abstractmethod
@@ -63,6 +65,7 @@ class EnginePoint(ABC):
             prefill_chunk_size=self.chunk_size,
             max_model_len=self.max_model_len,
             block_size=self.block_size,
+            run_ahead=self.run_ahead,
             num_blocks=self.num_blocks,
             kv_cache_dtype=self.kv_cache_dtype,
             attention_backend=self.attention_backend,
@@ -111,7 +114,7 @@ class Point(EnginePoint):
     exit_threshold: float
     exits: str
     """`replay`: the decoders' exits at that threshold are recorded once and replayed in every arm;
-    `live`: every arm decides, and reads back, for itself."""
+    `live`: every arm decides for itself."""
     workload: Workload
 
     @classmethod

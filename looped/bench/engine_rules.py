@@ -54,13 +54,13 @@ def token_loops_conserved(run: EngineRun) -> Iterator[str]:
     """Rows times passes of every request are what its tokens need: neither more nor less.
 
     A prompt of n tokens needs n * P; output tokens need their exit depths, but for the first, which
-    the prompt brings.
+    the prompt brings. Rows that had ended, which the device masks, do not count.
     """
     done: Counter[tuple[Name, ItemKind]] = Counter()
     for launch in run.timeline.launches:
         for item in launch.record.items:
             name = item.request_id, item.sample_index
-            done[name, item.kind] += item.num_rows * launch.record.num_passes
+            done[name, item.kind] += item.num_rows * len(item_depths(launch.record, item))
     for work in run.items:
         name = work.request_id, 0
         depths = [visible.token.exit_depth for visible in run.timeline.tokens[name]]

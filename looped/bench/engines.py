@@ -101,6 +101,6 @@ class BenchEngines:
             layers=executables.layers,
             exit_threshold=exit_threshold,
             exits=exits,
-            min_coda_batch_size=engine.config.min_coda_batch_size,
+            run_ahead=engine.scheduler_config.launches_ahead(engine.scheduler.policy),
             model=point.model,
         )

@@ -10,14 +10,14 @@ tokens of a request, i.e. an inter-token latency (ITL). *Token-loops* are rows t
 layers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
 from looped.engine.events import LaunchEvent
 from looped.measure.statistics import percentile
-from looped.record.timeline import token_loops
+from looped.record.timeline import Window, num_ended_rows, token_loops
 from looped.sched import ItemKind
 
 from .runs import EngineRun
@@ -72,9 +72,12 @@ def decode_token_loops_per_second(run: EngineRun, baseline: EngineRun) -> float 
 
 def real_rows(run: EngineRun, baseline: EngineRun) -> float | None:
     """Real rows / (real and padded rows) of the launches in the period, rows of a launch of several
-    passes once a pass, in percent."""
+    passes once a pass, in percent. Rows that had ended when their launch was applied are padding,
+    and heads do not count."""
     records = [launch.record for launch in launches_of(run)]
-    real = sum(record.num_rows * max(record.num_passes, 1) for record in records)
+    real = sum(
+        (record.num_rows - num_ended_rows(record)) * max(record.num_passes, 1) for record in records
+    )
     return 100 * real / sum(record.bucket * max(record.num_passes, 1) for record in records)
 
 
@@ -91,25 +94,53 @@ def readbacks_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
     return readbacks / sum(len(launch.tokens) for launch in launches)
 
 
+def later_launches_per_readback(run: EngineRun, baseline: EngineRun) -> float | None:
+    """Launches that had been dispatched after a launch that is read when the host came to read it,
+    mean over those in the period: `run_ahead` at most, and less where nothing else could be
+    dispatched."""
+    reads = [launch for launch in launches_of(run) if launch.record.num_readbacks]
+    later = [launch.launch_index - launch.record.index - 1 for launch in reads]
+    return sum(later) / len(later) if later else None
+
+
+def ended_rows_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
+    """Decode rows that rode in the period although they had ended, since the host had not read so
+    yet / tokens that became visible in it."""
+    launches = launches_of(run)
+    rows = sum(num_ended_rows(launch.record) for launch in launches)
+    return rows / sum(len(launch.tokens) for launch in launches)
+
+
 def host_wait_per_readback(run: EngineRun, baseline: EngineRun) -> float | None:
-    """Seconds that the host waits in a readback, mean over those in the period. Where launches are
-    not read, the device's work on them shows in the next readback."""
-    waits = [launch.host_wait for launch in launches_of(run) if launch.record.num_readbacks]
-    return sum(waits) / len(waits) if waits else None
+    """Seconds that the host waits for the device before it reads a launch, mean over the launches
+    in the period that are read."""
+    return mean_wait(launch for launch in launches_of(run) if launch.record.num_readbacks)
 
 
 def host_wait_per_token(run: EngineRun, baseline: EngineRun) -> float | None:
-    """Host wait in all readbacks of the period / tokens that became visible in it."""
+    """Host wait for all launches of the period, read or not / tokens that became visible in it."""
     launches = launches_of(run)
     waits = sum(launch.host_wait for launch in launches)
     return waits / sum(len(launch.tokens) for launch in launches)
 
 
 def host_gap(run: EngineRun, baseline: EngineRun) -> float | None:
-    """Host time between launches: median of (next launch's call - result of this one on the
-    host), i.e. apply, the driver's own work, schedule, pack and upload."""
-    gaps = [after.started - before.ended for before, after in pairwise(launches_of(run))]
+    """The host's own time between launches: median of (next launch's call - end of this one's call
+    - host wait in between), i.e. apply, the driver's own work, schedule, pack and upload. With
+    `run_ahead` the device works meanwhile."""
+    gaps = [
+        after.started
+        - before.dispatched
+        - run.timeline.host_wait_in(Window(before.dispatched, after.started))
+        for before, after in pairwise(launches_of(run))
+    ]
     return percentile_of(gaps, 50)
+
+
+def mean_wait(launches: Iterable[LaunchEvent]) -> float | None:
+    """Host wait, mean over launches, or None of none."""
+    waits = [launch.host_wait for launch in launches]
+    return sum(waits) / len(waits) if waits else None
 
 
 def percentile_of(values: list[float], percent: float) -> float | None:
@@ -118,7 +149,7 @@ def percentile_of(values: list[float], percent: float) -> float | None:
 
 
 def launches_of(run: EngineRun) -> list[LaunchEvent]:
-    """Launches that were started in the period."""
+    """Launches of the period: those that became visible in it."""
     return run.timeline.launches_in(run.period)
 
 

@@ -33,7 +33,8 @@ class RunOptions:
     """Whose recorded exits are replayed, or which is live."""
     exits: str
     """`replay`, `live`, or `full`: every token runs every loop."""
-    min_coda_batch_size: int = 1
+    run_ahead: int = 0
+    """Launches that were under way before the record of the oldest was read, at most."""
     model: str = ""
     layers: str = ""
     """`unrolled` or `scanned`; empty in logs that were made before it was recorded."""

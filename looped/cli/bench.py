@@ -17,6 +17,7 @@ from .engine_choices import (
     CacheDtype,
     LayerForm,
     PromptSeed,
+    RunAhead,
     RunDtype,
 )
 from .interrupts import ended_by_sigterm
@@ -98,7 +99,7 @@ def interference(
         Exits,
         typer.Option(
             help="replay: exits at a threshold are recorded once, and replayed in every arm. live: "
-            "every arm decides and reads back for itself."
+            "every arm decides for itself."
         ),
     ] = Exits.replay,
     exit_trace: Annotated[
@@ -140,6 +141,7 @@ def interference(
     attention_backend: AttentionBackend = EngineConfig.attention_backend,
     layers: LayerForm = None,
     block_size: BlockSize = EngineConfig.block_size,
+    run_ahead: RunAhead = EngineConfig.run_ahead,
     seed: PromptSeed = 0,
     has_plots: HasPlots = True,
     profile: BenchProfileFolder = None,
@@ -189,6 +191,7 @@ def interference(
             budget=rows,
             chunk_size=chunk_size,
             block_size=block_size,
+            run_ahead=run_ahead,
             exit_threshold=exit_threshold,
             exits=exits.value,
             num_pairs=pairs,

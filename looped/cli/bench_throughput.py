@@ -14,6 +14,7 @@ from .engine_choices import (
     CacheDtype,
     LayerForm,
     PromptSeed,
+    RunAhead,
     RunDtype,
 )
 from .interrupts import ended_by_sigterm
@@ -71,6 +72,7 @@ def throughput(
     attention_backend: AttentionBackend = EngineConfig.attention_backend,
     layers: LayerForm = None,
     block_size: BlockSize = EngineConfig.block_size,
+    run_ahead: RunAhead = EngineConfig.run_ahead,
     seed: PromptSeed = 0,
     out: Annotated[
         Path | None,
@@ -112,6 +114,7 @@ def throughput(
             budget=budget,
             chunk_size=chunk,
             block_size=block_size,
+            run_ahead=run_ahead,
             loop={
                 "prompt_tokens": length,
                 "output_tokens": output_tokens,

@@ -271,9 +271,9 @@ def statistics(stats: "EngineStats", seconds: float | None) -> str:
     )
     rate = f", {stats.num_output_tokens / seconds:.1f} tokens/s" if seconds else ""
     return (
-        f"launches: {launches}; {stats.num_mixed_launches} mixed; "
+        f"launches: {launches}; {stats.num_mixed_launches} mixed; {stats.num_heads} with a head; "
         f"rows: {stats.num_prompt_rows} prompt, {stats.num_decode_rows} decode, "
-        f"{stats.num_coda_rows} coda, {stats.num_score_rows} score, all real, and "
+        f"{stats.num_head_rows} head, {stats.num_score_rows} score, all real, and "
         f"{stats.num_padded_rows} padded; "
         f"readbacks: {stats.num_readbacks}; compilations: {stats.num_compilations}; "
         f"{stats.num_output_tokens} tokens{rate}"

@@ -49,7 +49,7 @@ RecordGatesFile = Annotated[
     typer.Option(
         "--record-gates",
         help="Write the gate's probability after every loop of every token, as .npz. All tokens "
-        "run all loops, each of which is read; slower.",
+        "run all loops.",
     ),
 ]
 ProfileFolder = Annotated[

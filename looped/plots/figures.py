@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 PROMPT_COLOURS = "Oranges"
 DECODE_COLOURS = "Blues"
 """Colour maps of the two kinds of rows; a deeper loop is darker."""
-CODA_COLOUR = "#6a994e"
+HEAD_COLOUR = "#6a994e"
+PADDING_COLOUR = "#e5e5e5"
+"""Of padding, and of rows that rode although they had ended."""
+HEAD_WIDTH = 0.15
+"""Of a pass, for the head behind it: wide enough to see. How long it took, no log says."""
 WINDOW_COLOUR = "#e0a458"
 SIZE = (11.0, 4.5)
 """Inches."""

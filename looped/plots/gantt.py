@@ -1,13 +1,14 @@
 """Slots over time: a bar is a request's rows in one launch, coloured by kind and depth."""
 
 from pathlib import Path
+from typing import Any
 
 from looped.engine.events import LaunchEvent
 from looped.engine.records import ItemRecord, LaunchRecord
-from looped.record.timeline import Timeline, item_depths, places_in_slots
+from looped.record.timeline import Timeline, has_run, item_depths, places_in_slots
 from looped.sched import ItemKind
 
-from .figures import CODA_COLOUR, axes_for, depth_colour
+from .figures import HEAD_COLOUR, HEAD_WIDTH, PADDING_COLOUR, axes_for, depth_colour
 
 MOST_LAUNCHES = 60
 """Launches shown unless a span is given; more are too narrow to tell apart."""
@@ -18,41 +19,58 @@ BAR_HEIGHT = 0.8
 def draw_gantt(
     path: Path, title: str, timeline: Timeline, span: tuple[float, float] | None
 ) -> None:
-    """Bars from a launch's call to its end; a launch of several passes is split evenly, and a slot
-    with several prompt items is cut into strips.
+    """Bars over the time in which the device had a launch; one of several passes is split evenly,
+    and a slot with several prompt items is cut into strips. A row that the head looked at ends in
+    its colour.
 
-    Where the host does not read a launch, its end is that of the call, and the bar is short unless
-    the log was made with waits.
+    The host hears of a launch's end when it comes to read it, so bars are late, and pushed
+    together, where the device was faster, unless the log was made with waits.
     """
     from matplotlib.patches import Patch
 
     launches = shown_launches(timeline, span)
     num_planes = planes_of(timeline)
     with axes_for(path, f"{title}: slots by depth") as axes:
+        spans = {id(launch): window for launch, window in timeline.device_spans()}
         for launch in launches:
+            start, seconds = spans[id(launch)].start, spans[id(launch)].seconds
             for item, bottom, height in bars_of(launch.record):
-                depths = item_depths(launch.record, item)
-                width = (launch.ended - launch.started) / max(len(depths), 1)
-                bars = [
-                    (launch.started + width * index, depth_colour(
-                        item.kind is ItemKind.PROMPT, depth, num_planes
-                    ))
-                    for index, depth in enumerate(depths)
-                ] or [(launch.started, CODA_COLOUR)]  # fmt: skip
-                for start, colour in bars:
+                for offset, width, colour in parts_of(launch.record, item, num_planes):
                     axes.broken_barh(
-                        [(start, width)], (bottom, height), facecolor=colour, linewidth=0
+                        [(start + offset * seconds, width * seconds)],
+                        (bottom, height),
+                        facecolor=colour,
+                        linewidth=0,
                     )
         axes.set_xlabel("seconds")
         axes.set_ylabel("slot")
         slots = {item.slot for launch in launches for item in launch.record.items}
         axes.set_yticks(sorted(slots))
-        legend = [Patch(color=CODA_COLOUR, label="LM head")]
+        legend = [
+            Patch(color=HEAD_COLOUR, label="LM head"),
+            Patch(color=PADDING_COLOUR, label="had ended"),
+        ]
         for is_prompt, name in ((False, "decode"), (True, "prompt")):
             for depth in range(num_planes):
                 colour = depth_colour(is_prompt, depth, num_planes)
                 legend.append(Patch(color=colour, label=f"{name}, depth {depth}"))
         axes.legend(handles=legend, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+
+
+def parts_of(
+    record: LaunchRecord, item: ItemRecord, num_planes: int
+) -> list[tuple[float, float, Any]]:
+    """Begin, width and colour of an item's passes, and of the head if that looked at its row; the
+    launch lasts from 0 to 1."""
+    depths = item_depths(record, item)
+    width = 1 / (max(len(depths), 1) + (HEAD_WIDTH if record.head else 0.0))
+    parts: list[tuple[float, float, Any]] = [
+        (index * width, width, depth_colour(item.kind is ItemKind.PROMPT, depth, num_planes))
+        for index, depth in enumerate(depths)
+    ] or [(0.0, width, HEAD_COLOUR if has_run(item) else PADDING_COLOUR)]
+    if item.status is not None:
+        parts.append((len(parts) * width, HEAD_WIDTH * width, HEAD_COLOUR))
+    return parts
 
 
 def bars_of(record: LaunchRecord) -> list[tuple[ItemRecord, float, float]]:

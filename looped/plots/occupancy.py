@@ -4,35 +4,36 @@ from collections import Counter
 from pathlib import Path
 
 from looped.engine.events import LaunchEvent
-from looped.record.timeline import Timeline, item_depths
+from looped.record.timeline import Timeline, has_run, item_depths
 from looped.sched import ItemKind
 
-from .figures import CODA_COLOUR, axes_for, depth_colour
+from .figures import HEAD_COLOUR, HEAD_WIDTH, PADDING_COLOUR, axes_for, depth_colour
 from .gantt import injection_times, planes_of
 
-CODA, PADDING = "LM head", "padding"
-PADDING_COLOUR = "#e5e5e5"
+HEAD, PADDING = "LM head", "padding"
 
 
 def draw_occupancy(
     path: Path, title: str, timeline: Timeline, span: tuple[float, float] | None
 ) -> None:
-    """Stacked steps, each from a launch's call on; a launch of several passes is a step a pass."""
+    """Stacked steps, each from when the device had a launch; one of several passes is a step a
+    pass, and the head behind it a narrow step at its end."""
     num_planes = planes_of(timeline)
     colours = {
         label(is_prompt, depth): depth_colour(is_prompt, depth, num_planes)
         for is_prompt in (False, True)
         for depth in range(num_planes)
-    } | {CODA: CODA_COLOUR, PADDING: PADDING_COLOUR}
+    } | {HEAD: HEAD_COLOUR, PADDING: PADDING_COLOUR}
     times: list[float] = []
     steps: list[Counter[str]] = []
-    for launch in timeline.launches:
+    for launch, window in timeline.device_spans():
         if span and not span[0] <= launch.started <= span[1]:
             continue
         passes = rows_by_pass(launch)
-        for index, rows in enumerate(passes):
-            share = index / len(passes)
-            times.append(launch.started + share * (launch.ended - launch.started))
+        head = rows_of_head(launch)
+        width = (window.end - window.start) / (len(passes) + (HEAD_WIDTH if head else 0.0))
+        for index, rows in enumerate([*passes, head] if head else passes):
+            times.append(window.start + index * width)
             steps.append(rows)
     with axes_for(path, f"{title}: rows of each pass, by depth") as axes:
         axes.stackplot(
@@ -51,7 +52,8 @@ def draw_occupancy(
 
 
 def rows_by_pass(launch: LaunchEvent) -> list[Counter[str]]:
-    """Rows of each pass by label; an LM head is one pass of its own kind."""
+    """Rows of each pass by label; a score is one pass of the LM head. Rows that had ended count as
+    padding."""
     record = launch.record
     passes = []
     for index in range(max(record.num_passes, 1)):
@@ -59,9 +61,18 @@ def rows_by_pass(launch: LaunchEvent) -> list[Counter[str]]:
         for item in record.items:
             depths = item_depths(record, item)
             is_prompt = item.kind is ItemKind.PROMPT
-            rows[label(is_prompt, depths[index]) if depths else CODA] += item.num_rows
+            name = HEAD if has_run(item) else PADDING
+            rows[label(is_prompt, depths[index]) if depths else name] += item.num_rows
         passes.append(rows)
     return passes
+
+
+def rows_of_head(launch: LaunchEvent) -> Counter[str]:
+    """Rows of the head behind a launch by label; nothing where none followed."""
+    head = launch.record.head
+    if head is None:
+        return Counter()
+    return Counter({HEAD: head.num_rows, PADDING: head.bucket - head.num_rows})
 
 
 def label(is_prompt: bool, depth: int) -> str:

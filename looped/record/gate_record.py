@@ -8,7 +8,7 @@ has had are in an exit trace.
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,16 +20,9 @@ import numpy as np
 from jaxtyping import Float16, Int64
 
 from looped.engine.observer import ForwardingObserver, LaunchObserver
+from looped.engine.records import LaunchRecord
 from looped.errors import LoopedError, UsageError
-from looped.sched import (
-    Batch,
-    Ladder,
-    LaunchKind,
-    LaunchResult,
-    RecurrentResult,
-    Request,
-    Scheduler,
-)
+from looped.sched import Ladder, LaunchKind, Request, Scheduler, TokenOutput
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +104,7 @@ def check_gate_file(path: Path | None) -> None:
 
 
 class GateRecorder(ForwardingObserver):
-    """Has the gate run and read in every pass of a decode row, and keeps what it says.
+    """Keeps what the gate said of every token, which comes with the token.
 
     Args:
         path: of the record, written by `close`.
@@ -127,7 +120,7 @@ class GateRecorder(ForwardingObserver):
         self._num_loops = 0
         self._arrays: list[Float16[np.ndarray, "tokens P"]] = []
         """By request, in order of arrival; empty until it is over."""
-        self._unfinished: dict[Request, tuple[int, list[list[float]]]] = {}
+        self._unfinished: dict[Request, tuple[int, list[tuple[float, ...]]]] = {}
         """Place in that order, and by token from the second on what came after each loop."""
         self._is_closed = False
         self._lock = threading.Lock()
@@ -153,17 +146,18 @@ class GateRecorder(ForwardingObserver):
                 self._unfinished[request] = (len(self._arrays), [])
                 self._arrays.append(self._array_of(0, []))
 
-    def collected(self, batch: Batch, result: LaunchResult) -> None:
-        super().collected(batch, result)
-        if not isinstance(result, RecurrentResult):
-            return
+    def applied(
+        self,
+        record: LaunchRecord,
+        tokens: Sequence[TokenOutput],
+        scheduler: Scheduler,
+        num_compilations: int,
+    ) -> None:
+        super().applied(record, tokens, scheduler, num_compilations)
         with self._lock:
-            for item, probability in zip(batch.items, result.decode_signals or (), strict=False):
-                if item.request in self._unfinished:
-                    rows = self._unfinished[item.request][1]
-                    if item.depth == 0:
-                        rows.append([])
-                    rows[-1].append(probability)
+            for token in tokens:
+                if token.gates and token.request in self._unfinished:  # a first token has none
+                    self._unfinished[token.request][1].append(token.gates)
 
     def ended(self, request: Request, scheduler: Scheduler) -> None:
         super().ended(request, scheduler)
@@ -194,13 +188,17 @@ class GateRecorder(ForwardingObserver):
 
     def _finish(self, request: Request) -> None:
         index, rows = self._unfinished.pop(request)
-        self._arrays[index] = self._array_of(len(request.output_token_ids), rows)
+        # A server may be between a launch's tokens and their gates: one token more has come then.
+        num_tokens = min(len(request.output_token_ids), 1 + len(rows))
+        self._arrays[index] = self._array_of(num_tokens, rows)
 
-    def _array_of(self, num_tokens: int, rows: list[list[float]]) -> Float16[np.ndarray, "n P"]:
-        """Rows of the tokens that came; the loops of one under way are left out."""
+    def _array_of(
+        self, num_tokens: int, rows: list[tuple[float, ...]]
+    ) -> Float16[np.ndarray, "n P"]:
+        """Rows of the tokens that came, of which the first has none."""
         array = np.full((num_tokens, self._num_loops), np.nan, np.float16)
         if num_tokens > 1:
-            array[1:] = rows[: num_tokens - 1]
+            array[1:] = rows
         return array
 
 

@@ -15,13 +15,14 @@ from looped.engine.events import (
     QueueLengths,
     RequestEvent,
 )
-from looped.engine.records import ItemRecord, LaunchRecord
+from looped.engine.records import HeadRecord, ItemRecord, LaunchRecord
 from looped.sched import (
     ExitMode,
     ExitRule,
     FinishReason,
     ItemKind,
     PromptScoring,
+    RowStatus,
     Stage,
     launch_kind,
 )
@@ -29,12 +30,14 @@ from looped.sched import (
 ITEM_FIELDS = tuple(field.name for field in fields(ItemRecord))
 TOKEN_FIELDS = tuple(field.name for field in fields(LoggedToken))
 QUEUE_FIELDS = tuple(field.name for field in fields(QueueLengths))
-MOMENTS = ("scheduled", "started", "dispatched", "ended", "visible")
+MOMENTS = ("scheduled", "started", "dispatched", "awaited", "ended", "visible")
 RECORD_FIELDS = tuple(
-    field.name for field in fields(LaunchRecord) if field.name not in ("kind", "items")
+    field.name for field in fields(LaunchRecord) if field.name not in ("kind", "head", "items")
 )
 
 _KIND_NAMES = {kind: kind.name.lower() for kind in ItemKind}
+_STATUS_NAMES = {None: None} | {status: status.name.lower() for status in RowStatus}
+_STATUSES = {name: status for status, name in _STATUS_NAMES.items()}
 
 
 def event_to_json(event: LogEvent) -> dict[str, Any]:
@@ -71,6 +74,8 @@ def _launch_values(event: LaunchEvent) -> dict[str, Any]:
         "kind": record.kind.name.lower(),
         **{name: getattr(record, name) for name in RECORD_FIELDS},
         "num_padded_rows": record.num_padded_rows,
+        "head": None if record.head is None else _shallow(record.head),
+        "launch_index": event.launch_index,
         **{name: getattr(event, name) for name in MOMENTS},
         "num_compilations": event.num_compilations,
         "queues": [getattr(event.queues, name) for name in QUEUE_FIELDS],
@@ -80,7 +85,7 @@ def _launch_values(event: LaunchEvent) -> dict[str, Any]:
 
 
 # Written out: these run once an item and a token, and a loop over names costs four times as much.
-def _item_values(item: ItemRecord) -> tuple[str | int, ...]:
+def _item_values(item: ItemRecord) -> tuple[str | int | None, ...]:
     return (
         item.request_id,
         item.sample_index,
@@ -89,6 +94,7 @@ def _item_values(item: ItemRecord) -> tuple[str | int, ...]:
         item.first_position,
         item.num_rows,
         item.slot,
+        _STATUS_NAMES[item.status],
     )
 
 
@@ -102,7 +108,7 @@ def _token_values(token: LoggedToken) -> tuple[str | int, ...]:
     )
 
 
-def _shallow(event: LogEvent | ExitRule) -> dict[str, Any]:
+def _shallow(event: LogEvent | ExitRule | HeadRecord) -> dict[str, Any]:
     return {field.name: getattr(event, field.name) for field in fields(event)}
 
 
@@ -124,13 +130,17 @@ def _read_request(values: dict[str, Any]) -> RequestEvent:
 
 def _read_launch(values: dict[str, Any]) -> LaunchEvent:
     items = tuple(
-        ItemRecord(request_id, sample_index, ItemKind[kind.upper()], *rest)
-        for request_id, sample_index, kind, *rest in values["items"]
+        ItemRecord(
+            request_id, sample, ItemKind[kind.upper()], depth, first, rows, slot, _STATUSES[status]
+        )
+        for request_id, sample, kind, depth, first, rows, slot, status in values["items"]
     )
     kind = launch_kind(values["kind"])
+    head = None if values["head"] is None else HeadRecord(**values["head"])
     record = {name: values[name] for name in RECORD_FIELDS}
     return LaunchEvent(
-        record=LaunchRecord(kind=kind, items=items, **record),
+        record=LaunchRecord(kind=kind, head=head, items=items, **record),
+        launch_index=values["launch_index"],
         queues=QueueLengths(*values["queues"]),
         num_compilations=values["num_compilations"],
         tokens=tuple(LoggedToken(*token) for token in values["tokens"]),

@@ -1,12 +1,16 @@
 """The launch log on disk: JSON lines, one a launch, with a schema version in the first.
 
-    {"type": "header", "schema": 2, …}    what the lists in the other lines hold, and `meta`
+    {"type": "header", "schema": 3, …}    what the lists in the other lines hold, and `meta`
     {"type": "engine", …}                 whose the next lines are: its scheduler's options, buckets
     {"type": "request", …}                a request entered the queue
-    {"type": "launch", …}                 kind, rows, moments, queues, items, tokens
+    {"type": "launch", …}                 kind, rows, head, moments, queues, items, tokens
     {"type": "abort", …}                  a request is to end
     {"type": "end", …}                    a request is over
     {"type": "fault", …}                  a launch failed
+
+A launch's line is written when it is applied, and so behind the requests that came while it was
+out. Every line counts the launches of its engine, by `launch_index` those that had been dispatched,
+by `num_applied` (of a launch its own `index`) those that had been applied.
 
 A name that ends in `.gz` is compressed. Lines are written in batches, so a process that is killed
 loses the last of them; a cut last line is dropped with a warning when the log is read.
@@ -38,7 +42,12 @@ from .launch_lines import (
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+OLD_SCHEMAS = {
+    1: "whose launches say less of what was scheduled",
+    2: "in which the LM head is a launch of its own (kind coda)",
+}
+"""What is different in logs that are not read any more."""
 WAITS = "waits_for_device"
 """In a log's meta: whether the engine waited for every launch, so that `ended` is the device's."""
 LINES_KEPT = 256
@@ -189,10 +198,7 @@ def read_launch_log(path: Path) -> LaunchLog:
     if header.get("type") != "header":
         raise LoopedError(f"{path} is not a launch log: expected a header in line 1")
     if header.get("schema") != SCHEMA_VERSION:
-        raise LoopedError(
-            f"{path}: schema is {header.get('schema')!r}, this version of looped reads "
-            f"{SCHEMA_VERSION}"
-        )
+        raise LoopedError(f"{path}: {_refusal(header)}")
     events = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -200,6 +206,16 @@ def read_launch_log(path: Path) -> LaunchLog:
         except (KeyError, TypeError, ValueError) as error:
             raise LoopedError(f"{path}, line {number} is damaged: {error!r}") from None
     return LaunchLog(path, header["meta"], tuple(events))
+
+
+def _refusal(header: dict[str, Any]) -> str:
+    """Why a log of another schema is not read, and what to do."""
+    schema, writer = header.get("schema"), header.get("looped")
+    difference = OLD_SCHEMAS[schema] + ", " if schema in OLD_SCHEMAS else ""
+    return (
+        f"schema is {schema!r}, {difference}and this version of looped reads {SCHEMA_VERSION}; "
+        f"make the log again, or read it with the version that wrote it, looped {writer}"
+    )
 
 
 def _parse(path: Path, number: int, line: str) -> dict[str, Any]:

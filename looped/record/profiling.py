@@ -20,16 +20,17 @@ from looped.sched import Request, Scheduler, TokenOutput
 
 logger = logging.getLogger(__name__)
 
-LAUNCH = "launch"
-"""Name of the step annotation around each launch."""
+STEP = "step"
+"""Name of the annotation around each step of the engine: a launch goes out, an older one is read.
+"""
 PARTS = {
     Moment.SCHEDULING: "schedule",
     Moment.PACKING: "pack",
     Moment.STARTING: "dispatch",
-    Moment.DISPATCHED: "collect",
+    Moment.AWAITING: "collect",
     Moment.COLLECTED: "apply",
 }
-"""What the host does from a moment on."""
+"""What the host does from a moment on; after DISPATCHED it is done, or another one follows."""
 
 
 def check_profile_folder(folder: Path | None) -> None:
@@ -75,7 +76,7 @@ class LaunchProfile(ForwardingObserver):
         super().__init__(observer)
         self._folder = folder
         self._max_launches = max_launches
-        self._num_launches = 0
+        self._num_steps = self._num_launches = 0
         self._has_requests = False
         self._is_running = self._is_over = False
         self._step: jax.profiler.StepTraceAnnotation | None = None
@@ -94,25 +95,28 @@ class LaunchProfile(ForwardingObserver):
             if self._has_requests:
                 self._start()
             if self._is_running:
-                self._step = jax.profiler.StepTraceAnnotation(LAUNCH, step_num=self._num_launches)
+                self._step = jax.profiler.StepTraceAnnotation(STEP, step_num=self._num_steps)
                 self._step.__enter__()
+                self._num_steps += 1
         self._end_part()
-        if self._step is not None:
+        if self._step is not None and moment in PARTS:
             self._part = jax.profiler.TraceAnnotation(PARTS[moment])
             self._part.__enter__()
         return now
 
-    def launched(
+    def applied(
         self,
         record: LaunchRecord,
         tokens: Sequence[TokenOutput],
         scheduler: Scheduler,
         num_compilations: int,
     ) -> None:
-        super().launched(record, tokens, scheduler, num_compilations)
-        self._end_step()
+        super().applied(record, tokens, scheduler, num_compilations)
         self._num_launches += self._is_running
-        if self._num_launches == self._max_launches:
+        is_last = self._num_launches == self._max_launches
+        if is_last or not scheduler.has_unfinished_requests:
+            self._end_step()
+        if is_last:
             self._stop()
 
     def close(self) -> None:

@@ -43,10 +43,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time in which a prompt is under way."""
+    """A stretch of time, such as that in which a prompt is under way."""
 
     start: float
     end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.start
 
     def overlaps(self, gap: Gap) -> bool:
         """Whether some of the gap lies inside; touching is not enough."""
@@ -54,14 +59,25 @@ class Window:
 
 
 def token_loops(record: LaunchRecord, kind: ItemKind) -> int:
-    """Rows of a kind times passes over the layers; 0 under an LM head."""
-    rows = sum(item.num_rows for item in record.items if item.kind is kind)
+    """Rows of a kind times passes over the layers; 0 of a score. Rows that had ended do not count:
+    the device masks them, or their request was aborted."""
+    rows = sum(item.num_rows for item in record.items if item.kind is kind and has_run(item))
     return rows * record.num_passes
 
 
+def has_run(item: ItemRecord) -> bool:
+    """Whether an item had not ended before its launch was applied."""
+    return item.depth is not None
+
+
+def num_ended_rows(record: LaunchRecord) -> int:
+    """Rows that rode in a launch although they had ended, which the host learned later."""
+    return sum(item.num_rows for item in record.items if not has_run(item))
+
+
 def item_depths(record: LaunchRecord, item: ItemRecord) -> range:
-    """Depths that an item ran in a launch; none under an LM head."""
-    return range(item.depth, item.depth + record.num_passes)
+    """Depths that an item ran in a launch; none in a score, and none if it had ended."""
+    return range(0) if item.depth is None else range(item.depth, item.depth + record.num_passes)
 
 
 def places_in_slots(record: LaunchRecord) -> list[tuple[ItemRecord, int, int]]:
@@ -110,7 +126,7 @@ class Timeline:
 
     def __init__(self, events: Iterable[LogEvent]) -> None:
         self.launches: list[LaunchEvent] = []
-        """In order; each was visible before the next was scheduled."""
+        """In order. With `run_ahead` later ones were scheduled before one was visible."""
         self.requests: dict[Name, RequestEvent] = {}
         self.ends: dict[Name, EndEvent] = {}
         self.tokens: dict[Name, list[VisibleToken]] = defaultdict(list)
@@ -126,8 +142,10 @@ class Timeline:
                     for token in event.tokens:
                         name = names.of(token.request_id, token.sample_index)
                         self.tokens[name].append(VisibleToken(event.visible, token))
-        self._started = [launch.started for launch in self.launches]
         self._visible = [launch.visible for launch in self.launches]
+        self._awaited = [launch.awaited for launch in self.launches]
+        waits = (launch.host_wait for launch in self.launches)
+        self._waits = list(accumulate(waits, initial=0.0))
         loops = (token_loops(launch.record, ItemKind.PROMPT) for launch in self.launches)
         self._prompt_loops = list(accumulate(loops, initial=0))
 
@@ -147,7 +165,24 @@ class Timeline:
         last = bisect_right(self._visible, gap.end)
         return self._prompt_loops[last] - self._prompt_loops[first]
 
+    def host_wait_in(self, window: Window) -> float:
+        """Seconds of the waits that began in a window, half open."""
+        first = bisect_left(self._awaited, window.start)
+        return self._waits[bisect_left(self._awaited, window.end)] - self._waits[first]
+
+    def device_spans(self) -> list[tuple[LaunchEvent, Window]]:
+        """Launches with the time in which the device had them, as far as the host can tell.
+
+        It runs them one after the other: each from its call, or from the end of the one before it
+        where that came later, to its own end.
+        """
+        spans, last = [], float("-inf")
+        for launch in self.launches:
+            spans.append((launch, Window(max(launch.started, last), launch.ended)))
+            last = launch.ended
+        return spans
+
     def launches_in(self, window: Window) -> list[LaunchEvent]:
-        """Launches that were started inside a window."""
-        first = bisect_left(self._started, window.start)
-        return self.launches[first : bisect_left(self._started, window.end)]
+        """Launches that became visible inside a window, or at its end."""
+        first = bisect_right(self._visible, window.start)
+        return self.launches[first : bisect_right(self._visible, window.end)]

@@ -3,16 +3,18 @@
 Commands go in through a queue that any thread may write to, and reports come out through one
 callable, in the order in which things happened. The loop below is all there is:
 
-    carry out what was commanded; run one launch if anything is unfinished; report; repeat
+    carry out what was commanded; make one step if anything is unfinished; report; repeat
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 
 from looped.engine.generation_request import GenerationRequest
@@ -33,15 +35,22 @@ class EngineState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedLaunch:
+    """A launch whose tokens have come."""
+
+    record: LaunchRecord
+    scheduled: float
+    """When the round began in which it went out, in seconds of `time.monotonic`."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """What one round of the loop brought."""
 
     output: StepOutput
-    record: LaunchRecord | None
-    """The round's launch; None if there was none."""
+    launches: tuple[AppliedLaunch, ...]
+    """Those that were applied in it."""
     stats: EngineStats
-    scheduled: float = 0.0
-    """When the round began, in seconds of `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,9 @@ class EngineThread:
         self._can_restart = restarts
         self._reason = ""
         self._commands: SimpleQueue[Command] = SimpleQueue()
-        self._num_launches_seen = 0
+        self._num_applied = 0
+        self._scheduled: deque[float] = deque()
+        """When the rounds began in which the launches went out that still are."""
         self._is_stopping = threading.Event()
         # A daemon, so that a compilation that nobody waits for any more cannot hold the process.
         self._thread = threading.Thread(target=self._run, name="looped-engine", daemon=True)
@@ -141,12 +152,12 @@ class EngineThread:
         except BaseException as error:
             return self._die("the warm-up failed", error)
         if not self._is_stopping.is_set():
-            self._post(StepReport(StepOutput(), None, self._engine.stats()))
+            self._post(StepReport(StepOutput(), (), self._engine.stats()))
             self._post(StateReport(EngineState.READY))
         return None
 
     def _round(self) -> bool:
-        """Commands, a launch, a report; returns whether to go on."""
+        """Commands, a step, a report; returns whether to go on."""
         is_busy = self._engine is not None and self._engine.has_unfinished_requests()
         aborts: list[AbortRequest] = []
         for command in self._take_commands(waits=not is_busy):
@@ -189,17 +200,26 @@ class EngineThread:
             return self._die("the engine failed", error)
         if ended:
             output = StepOutput(tokens=output.tokens, completions=ended + output.completions)
-        self._post(StepReport(output, self._new_record(engine), engine.stats(), scheduled))
+        self._post(StepReport(output, self._applied(engine, scheduled), engine.stats()))
         if engine.is_broken:
             self._die("the engine lost its device state", None)
         return None
 
-    def _new_record(self, engine: LLMEngine) -> LaunchRecord | None:
-        records = engine.runner.records
-        if not records or records[-1].index < self._num_launches_seen:
-            return None
-        self._num_launches_seen = records[-1].index + 1
-        return records[-1]
+    def _applied(self, engine: LLMEngine, scheduled: float) -> tuple[AppliedLaunch, ...]:
+        """The launches that a round, which began at `scheduled`, has applied."""
+        newest_first = takewhile(
+            lambda record: record.index >= self._num_applied, reversed(engine.runner.records)
+        )
+        records = [*newest_first][::-1]
+        num_out = engine.scheduler.num_in_flight
+        if len(records) + num_out > len(self._scheduled):
+            self._scheduled.append(scheduled)
+        launches = tuple([AppliedLaunch(one, self._scheduled.popleft()) for one in records])
+        if records:
+            self._num_applied = records[-1].index + 1
+        if not num_out:  # what was out may be lost
+            self._scheduled.clear()
+        return launches
 
     def _die(self, what: str, error: BaseException | None) -> None:
         """The engine is lost, and all that it was to do; another one follows if that is wanted."""
@@ -225,7 +245,8 @@ class EngineThread:
             return self._die("the restart of the engine failed", error)
         logger.warning("the engine was built anew")
         self._engine = engine
-        self._num_launches_seen = 0
+        self._num_applied = 0
+        self._scheduled.clear()
         self._post(StateReport(EngineState.READY, is_restarted=True))
         return None
 

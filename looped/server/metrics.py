@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from looped.engine.outputs import Completion, TokenEvent
-from looped.engine.records import EngineStats, LaunchRecord
+from looped.engine.records import EngineStats, HeadRecord, ItemRecord, LaunchRecord
 from looped.sched import ItemKind
 
 from .engine_thread import StepReport
@@ -13,6 +13,8 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 QUEUE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 MIXED_DEPTHS = "mixed"
 """Depth label of padding rows where the real rows stand at several depths."""
+NO_DEPTH = ""
+"""Depth label of rows that rode although they had ended."""
 
 
 class Metrics:
@@ -31,11 +33,21 @@ class Metrics:
         self._launches = self._counter("launches", "Launches.", "kind", "bucket")
         self._rows = self._counter(
             "rows",
-            "Rows of launches, once per loop depth that they ran; under an LM head, the depth that "
-            "they had run. `rows` is prompt, decode or padded.",
+            "Rows of launches, once per loop depth that they ran; of a score, the depth that they "
+            "had run. `rows` is prompt, decode, ended (the host had not read so yet) or padded.",
             "kind",
             "rows",
             "depth",
+        )
+        self._heads = self._counter("heads", "Heads behind launches.", "form", "bucket")
+        self._head_rows = self._counter(
+            "head_rows",
+            "Rows that heads looked at: left, stayed, leaves_next, ended (the host had not read so "
+            "yet) or padded.",
+            "status",
+        )
+        self._writes = self._counter(
+            "request_table_writes", "Uploads that wrote rows of the request table."
         )
         self._mixed_launches = self._counter(
             "mixed_launches", "Launches with prompt rows and decode rows."
@@ -78,8 +90,8 @@ class Metrics:
 
     def count_step(self, report: StepReport, previous: EngineStats) -> None:
         """One round of the engine, and what its totals were before."""
-        if report.record is not None:
-            self._count_launch(report.record)
+        for launch in report.launches:
+            self._count_launch(launch.record)
         stats = report.stats
         self._compilations.inc(stats.num_compilations - previous.num_compilations)
         self._failed_launches.inc(stats.num_failed_launches - previous.num_failed_launches)
@@ -124,15 +136,25 @@ class Metrics:
         num_passes = max(record.num_passes, 1)
         for item in record.items:
             rows = "prompt" if item.kind is ItemKind.PROMPT else "decode"
-            for depth in range(item.depth, item.depth + num_passes):
-                self._rows.labels(kind, rows, str(depth)).inc(item.num_rows)
-        depths = {item.depth for item in record.items}
-        if len(depths) > 1:
-            self._rows.labels(kind, "padded", MIXED_DEPTHS).inc(record.num_padded_rows * num_passes)
-            return
-        (first,) = depths
-        for depth in range(first, first + num_passes):
-            self._rows.labels(kind, "padded", str(depth)).inc(record.num_padded_rows)
+            for depth in _depths(item, num_passes):
+                name = "ended" if depth == NO_DEPTH else rows
+                self._rows.labels(kind, name, depth).inc(item.num_rows)
+        # Wherever the real rows stand, if they stand together.
+        depths = {tuple(_depths(item, num_passes)) for item in record.items}
+        padded = depths.pop() if len(depths) == 1 else (MIXED_DEPTHS,) * num_passes
+        for depth in padded:
+            self._rows.labels(kind, "padded", depth).inc(record.num_padded_rows)
+        self._writes.inc(record.num_writes)
+        if record.head is not None:
+            self._count_head(record.head, record.items)
+
+    def _count_head(self, head: HeadRecord, items: tuple[ItemRecord, ...]) -> None:
+        self._heads.labels(head.form, str(head.bucket)).inc()
+        statuses = [item.status for item in items if item.status is not None]
+        for status in statuses:
+            self._head_rows.labels(status.name.lower()).inc()
+        self._head_rows.labels("ended").inc(head.num_rows - len(statuses))
+        self._head_rows.labels("padded").inc(head.bucket - head.num_rows)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"looped_{name}", text, registry=self.registry)
@@ -142,3 +164,10 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"looped_{name}", text, buckets=buckets, registry=self.registry)
+
+
+def _depths(item: ItemRecord, num_passes: int) -> list[str]:
+    """Labels of the depths that an item ran, one a pass."""
+    if item.depth is None:
+        return [NO_DEPTH] * num_passes
+    return [str(depth) for depth in range(item.depth, item.depth + num_passes)]

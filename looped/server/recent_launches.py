@@ -1,6 +1,7 @@
 """The last launches and the token rate, for the status page."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from looped.engine.records import LaunchRecord
@@ -19,9 +20,9 @@ class RecentLaunches:
         self._tokens: deque[tuple[float, int]] = deque()
         self._num_tokens = 0
 
-    def add(self, record: LaunchRecord | None, *, num_tokens: int, now: float) -> None:
-        """One step: its launch, if it had one, and the tokens that it brought."""
-        if record is not None:
+    def add(self, records: Sequence[LaunchRecord], *, num_tokens: int, now: float) -> None:
+        """One step: the launches that were applied in it, and the tokens that they brought."""
+        for record in records:
             self._launches.append((self._num_added, now, record))
             self._num_added += 1
         if num_tokens:
@@ -44,12 +45,14 @@ class RecentLaunches:
                 "bucket": record.bucket,
                 "num_rows": record.num_rows,
                 "num_passes": record.num_passes,
+                "head": None if record.head is None else record.head.form,
                 "items": [
                     {
                         "slot": item.slot,
                         "kind": item.kind.name.lower(),
                         "depth": item.depth,
                         "num_rows": item.num_rows,
+                        "status": None if item.status is None else item.status.name.lower(),
                     }
                     for item in record.items
                 ],

@@ -210,9 +210,10 @@ class Service:
         now = self._loop.time()
         self._metrics.count_step(report, self.stats)
         self.stats = report.stats
-        self.launches.add(report.record, num_tokens=len(report.output.tokens), now=now)
-        if report.record is not None:
-            self._count_first_launches(report.record, now - (time.monotonic() - report.scheduled))
+        records = [launch.record for launch in report.launches]
+        self.launches.add(records, num_tokens=len(report.output.tokens), now=now)
+        for launch in report.launches:
+            self._count_first_launches(launch.record, now - (time.monotonic() - launch.scheduled))
         output = self._texts.add(self._of_open_requests(report.output))
         for event in output.tokens:
             owner = self._owners[event.request_id]

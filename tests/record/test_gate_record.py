@@ -19,7 +19,7 @@ from looped.record.gate_record import (
 )
 from looped.reference import DenseCache, run_loop
 from looped.sampling_params import SamplingParams
-from looped.sched import ExitMode, ExitOptions, LaunchKind
+from looped.sched import ExitMode, ExitOptions, RowStatus
 
 PROMPTS = [[311, 225, 7], list(range(3, 43)), [9]]
 HALF_STEP = 2.0**-11
@@ -126,24 +126,30 @@ def test_requests_cause_no_compilation(tiny_folder, tmp_path):
     assert seen == []
 
 
-def test_every_pass_with_a_decode_row_is_read_and_says_why(recorded):
+def test_gates_come_with_the_tokens_and_cost_no_read(recorded, tiny_folder):
+    """A launch is read where a token leaves, whether gates are recorded or not."""
     engine, _, _ = recorded
     records = list(engine.runner.records)
     for record in records:
-        is_pass_of_decode = record.kind is LaunchKind.RECURRENT and any(
-            item.kind.name == "DECODE" for item in record.items
-        )
-        assert record.records_gates == record.runs_gate == is_pass_of_decode
-        assert record.num_readbacks == (is_pass_of_decode or not record.kind.runs_layers)
-    assert sum(record.records_gates for record in records) >= 5 * 4
+        brings_tokens = any(item.status is RowStatus.LEFT for item in record.items)
+        assert record.num_readbacks == (record.head is not None) == brings_tokens
     assert engine.stats().num_readbacks == sum(record.num_readbacks for record in records)
+    plain = make_engine(tiny_folder)
+    complete(plain, PROMPTS, [PARAMS] * len(PROMPTS))
+    assert plain.stats().num_readbacks == engine.stats().num_readbacks
+    assert plain.stats().num_launches == engine.stats().num_launches
 
 
-def test_an_engine_that_records_nothing_reads_no_pass_at_full_depth(tiny_folder):
-    engine = make_engine(tiny_folder)
+def test_an_engine_that_records_nothing_brings_no_gates(tiny_folder):
+    engine, seen = make_engine(tiny_folder), []
+    applied = engine._observer.applied
+    engine._observer.applied = lambda record, tokens, *others: (
+        seen.extend(tokens),
+        applied(record, tokens, *others),
+    )
     complete(engine, PROMPTS, [PARAMS] * len(PROMPTS))
-    passes = [record for record in engine.runner.records if record.kind.runs_layers]
-    assert not any(r.records_gates or r.runs_gate or r.num_readbacks for r in passes)
+    assert len(seen) == 3 * PARAMS.max_tokens
+    assert all(token.gates is None for token in seen)
 
 
 def test_an_aborted_request_and_one_under_way_have_the_tokens_that_came(tiny_folder, tmp_path):
@@ -244,7 +250,7 @@ def test_generate_records_gates_beside_the_same_text(tiny_folder, tmp_path):
     assert record.meta["model"] == str(tiny_folder)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["records_gates"] for line in lines if line["type"] == "engine"] == [True]
-    assert sum(line["records_gates"] for line in lines if line["type"] == "launch") == 2 * 4
+    assert sum(line["num_readbacks"] for line in lines if line["type"] == "launch") == 3
 
 
 def test_generate_refuses_early_exits_beside_a_record_at_once(tiny_folder, tmp_path):

@@ -15,11 +15,12 @@ from engines import SMALL, SMALL_FLAGS, complete, logged_engine, make_engine
 import looped as package
 from looped.engine.events import AbortEvent, FaultEvent, LaunchEvent
 from looped.engine.observer import LaunchObserver, LaunchRecorder
+from looped.engine.records import ItemRecord
 from looped.errors import LoopedError, UsageError
 from looped.record.launch_log import LaunchLogWriter, read_launch_log, recording, write_launch_log
 from looped.record.timeline import Timeline
 from looped.sampling_params import SamplingParams
-from looped.sched import FinishReason, LaunchKind, Stage
+from looped.sched import FinishReason, ItemKind, RowStatus, Stage
 
 PROMPTS = [[311, 225, 7], list(range(3, 43)), [9]]
 
@@ -57,7 +58,7 @@ def test_an_engine_that_is_built_anew_goes_on_with_the_log(tiny_folder):
 
 def test_what_comes_after_the_end_is_dropped(tmp_path):
     path = tmp_path / "log"
-    event = FaultEvent(0.0, 0, True, "lost")
+    event = FaultEvent(0.0, 0, 0, True, "lost")
     with recording(path) as observer:
         observer._sink(event)
     for _ in range(300):
@@ -76,14 +77,40 @@ def test_without_an_event_there_is_no_file(tmp_path, caplog):
     assert read_launch_log(path).events == (), "a whole log may be an empty one"
 
 
-def test_moments_are_in_order_and_only_reads_wait(logged):
-    last = 0.0
-    for event in logged[0]:
-        if isinstance(event, LaunchEvent):
-            moments = [event.scheduled, event.started, event.dispatched, event.ended, event.visible]
-            assert [last, *moments] == sorted([last, *moments])
-            assert (event.host_wait > 0) == (event.record.kind is LaunchKind.CODA)
-            last = event.visible
+def test_moments_are_in_order_and_every_launch_is_awaited_after_the_next_one_is_out(logged):
+    launches = [event for event in logged[0] if isinstance(event, LaunchEvent)]
+    for event in launches:
+        moments = [
+            event.scheduled,
+            event.started,
+            event.dispatched,
+            event.awaited,
+            event.ended,
+            event.visible,
+        ]
+        assert moments == sorted(moments)
+        assert event.host_wait > 0
+    for before, after in pairwise(launches):
+        assert before.dispatched <= after.scheduled
+        assert before.visible <= after.awaited
+        # The last launch is dispatched when nothing else can be.
+        assert after.dispatched <= before.awaited or before.launch_index == after.record.index
+    num_later = [event.launch_index - event.record.index - 1 for event in launches]
+    assert set(num_later) == {0, 1}
+    assert num_later[-1] == 0
+
+
+def test_heads_are_logged_with_what_became_of_their_rows(logged):
+    launches = [event for event in logged[0] if isinstance(event, LaunchEvent)]
+    for event in launches:
+        record = event.record
+        statuses = [item.status for item in record.items if item.status is not None]
+        assert statuses == [RowStatus.LEFT] * len(event.tokens)
+        assert (record.head is not None) == bool(event.tokens) == bool(record.num_readbacks)
+        if record.head is not None:
+            assert record.head.num_rows == len(event.tokens) <= record.head.bucket
+    # All blocks are claimed at admission, so every request is written once.
+    assert [launch.record.num_writes for launch in launches] == [3, *[0] * (len(launches) - 1)]
 
 
 def test_every_token_and_request_is_logged(logged):
@@ -108,25 +135,33 @@ def test_slots_and_queues_are_those_of_the_requests(logged):
         assert all(0 <= slot < SMALL.max_num_seqs for slot in slots)
     first = launches[0].queues
     # The two short prompts ran every depth at once, the long one is at its second chunk.
-    assert (first.waiting, first.prefill, first.recurrent, first.coda) == (0, 1, 0, 2)
+    assert (first.waiting, first.prefill, first.recurrent) == (0, 1, 2)
     last = launches[-1].queues
-    assert (last.waiting, last.prefill, last.recurrent, last.coda) == (0, 0, 0, 0)
+    assert (last.waiting, last.prefill, last.recurrent) == (0, 0, 0)
 
 
 def test_waits_for_the_device_make_every_launch_end_when_it_has_run(tiny_folder):
-    waited = []
-    observer = LaunchRecorder([].append, waits_for_device=True)
+    waited, events = [], []
+    observer = LaunchRecorder(events.append, waits_for_device=True)
     engine = make_engine(tiny_folder, observer=observer)
     wait = engine.runner.wait
-    engine.runner.wait = lambda: waited.append(wait())
+    engine.runner.wait = lambda launched: waited.append((launched.index, wait(launched)))
     complete(engine, PROMPTS, [params(2)] * 3)
-    assert len(waited) == sum(engine.stats().num_launches.values())
+    num_launches = sum(engine.stats().num_launches.values())
+    # Once when it was dispatched, and again, for nothing, when it is applied and not read.
+    assert {index for index, _ in waited} == set(range(num_launches))
+    launches = [event for event in events if isinstance(event, LaunchEvent)]
+    for before, after in pairwise(launches):
+        assert before.awaited <= before.ended <= after.scheduled
 
 
 def all_kinds_of_events(logged):
-    """What an engine logged, and an abort and a fault behind it."""
-    abort = AbortEvent(9.0, "x", 1, 12, Stage.CODA, 3, False, False)
-    return [*logged[0], abort, FaultEvent(9.5, 12, True, "lost")]
+    """What an engine logged, and an abort, a launch of a row that had ended, and a fault."""
+    abort = AbortEvent(9.0, "x", 1, 12, 11, Stage.RECURRENT, 3, 1)
+    last = next(event for event in reversed(logged[0]) if isinstance(event, LaunchEvent))
+    ended = ItemRecord("x", 1, ItemKind.DECODE, None, 30, 1, 2)
+    launch = replace(last, record=replace(last.record, items=(*last.record.items, ended)))
+    return [*logged[0], abort, launch, FaultEvent(9.5, 12, 11, True, "lost")]
 
 
 def test_the_file_gives_back_every_event(logged, tmp_path):
@@ -144,9 +179,9 @@ def test_the_file_gives_back_every_event(logged, tmp_path):
         == (lines[1:])
     )
     header = json.loads(lines[0])
-    assert (header["type"], header["schema"]) == ("header", 2)
+    assert (header["type"], header["schema"]) == ("header", 3)
     kinds = [json.loads(line)["type"] for line in lines]
-    assert kinds.count("launch") == sum(isinstance(event, LaunchEvent) for event in logged[0])
+    assert kinds.count("launch") == 1 + sum(isinstance(one, LaunchEvent) for one in logged[0])
     launch = json.loads(lines[kinds.index("launch")])
     assert launch["num_rows"] + launch["num_padded_rows"] == launch["bucket"]
     assert len(launch["items"][0]) == len(header["item_fields"])
@@ -177,10 +212,16 @@ def damaged(tmp_path, logged, change):
         (lambda text: "", "not a launch log"),
         (lambda text: '{"a": 1}\n', "not a launch log"),
         (
-            lambda text: text.replace('"schema":2', '"schema":1', 1),
-            "schema is 1, this version of looped reads 2",
+            lambda text: text.replace('"schema":3', '"schema":2', 1),
+            r"schema is 2, in which the LM head is a launch of its own \(kind coda\), and this "
+            r"version of looped reads 3; make the log again, or read it with the version .* \d",
         ),
-        (lambda text: text.replace('"kind":"coda"', '"kind":"cod"', 1), "damaged: KeyError"),
+        (
+            lambda text: text.replace('"schema":3', '"schema":4', 1),
+            "schema is 4, and this version of looped reads 3",
+        ),
+        (lambda text: text.replace('"kind":"recurrent"', '"kind":"coda"', 1), "damaged: KeyError"),
+        (lambda text: text.replace('"left"', '"gone"', 1), "damaged: KeyError"),
         (lambda text: text.replace('"type":"end"', '"type":"fin"', 1), "damaged: ValueError"),
         (lambda text: text.replace('"queues":[', '"queues":[7,', 1), "damaged: TypeError"),
         (lambda text: text.replace('{"type":"launch"', '{type":"launch"', 1), "is not JSON"),

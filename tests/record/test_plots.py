@@ -2,16 +2,18 @@
 
 import struct
 import sys
+from dataclasses import replace
 
 import pytest
 from command_line import looped
 from stub_target import play
 
 from looped.engine.records import ItemRecord, LaunchRecord
-from looped.plots.gantt import bars_of, injection_times, planes_of, shown_launches
-from looped.plots.occupancy import rows_by_pass
+from looped.plots.figures import HEAD_COLOUR, PADDING_COLOUR
+from looped.plots.gantt import bars_of, injection_times, parts_of, planes_of, shown_launches
+from looped.plots.occupancy import rows_by_pass, rows_of_head
 from looped.record.launch_log import LaunchLogWriter
-from looped.sched import ItemKind, LaunchKind
+from looped.sched import ItemKind, LaunchKind, RowStatus
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +59,9 @@ def test_prompt_items_of_one_slot_share_its_bar():
         num_rows=9,
         num_passes=1,
         num_calls=1,
-        num_count_uploads=0,
-        runs_gate=False,
-        records_gates=False,
+        num_writes=0,
         num_readbacks=0,
+        head=None,
         items=(other, *chunks),
     )
     bars = {(item.slot, item.depth): (low, low + height) for item, low, height in bars_of(record)}
@@ -121,7 +122,25 @@ def test_rows_of_a_pass_go_by_kind_and_depth(runs):
     assert [dict(+rows) for rows in rows_by_pass(whole)] == [
         {f"prompt, depth {depth}": whole.record.num_rows} for depth in range(4)
     ]
-    coda = next(one for one in launches if one.record.num_passes == 0)
-    assert dict(+rows_by_pass(coda)[0]) == {"LM head": coda.record.num_rows}
+    with_head = next(one for one in launches if one.record.head)
+    assert dict(+rows_of_head(with_head)) == {"LM head": with_head.record.head.num_rows}
+    without = next(one for one in launches if not one.record.head)
+    assert not rows_of_head(without)
     assert planes_of(runs["A0"].timeline) == 4
     assert whole.record.items[0].kind is ItemKind.PROMPT
+
+
+def test_a_row_that_the_head_looked_at_ends_in_its_colour(runs):
+    launches = runs["A2"].timeline.launches
+    record = next(one.record for one in launches if one.record.head and one.record.is_mixed)
+    (decode, *_), prompt = record.items[:-1], record.items[-1]
+    assert decode.status is RowStatus.LEFT
+    (start, width, _), (head_start, head_width, colour) = parts_of(record, decode, 4)
+    assert (start, colour) == (0, HEAD_COLOUR)
+    assert head_start == width
+    assert head_start + head_width == pytest.approx(1)
+    assert [part[:2] for part in parts_of(record, prompt, 4)] == [(0, width)]
+    ended = replace(decode, depth=None, status=None)
+    assert [colour for *_, colour in parts_of(record, ended, 4)] == [PADDING_COLOUR]
+    launch = replace(launches[0], record=replace(record, items=(ended, prompt)))
+    assert rows_by_pass(launch)[0]["padding"] == 1

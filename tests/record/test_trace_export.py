@@ -2,11 +2,13 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from command_line import looped
 from simulations import simulated_events
-from stub_target import play
+from stub_target import OPTIONS, play
 
 from looped.record.launch_log import LaunchLogWriter
 from looped.record.trace_export import to_chrome_trace
@@ -40,7 +42,7 @@ def test_complete_events_of_a_track_nest(events):
     for event in events:
         if event["ph"] == "X":
             tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    assert len(tracks) == 1 + 3
+    assert len(tracks) == 2 + 3
     for spans in tracks.values():
         for start, end in spans:
             for other_start, other_end in spans:
@@ -48,6 +50,37 @@ def test_complete_events_of_a_track_nest(events):
                 inside = start >= other_start and end <= other_end
                 around = other_start >= start and other_end <= end
                 assert apart or inside or around
+
+
+def test_launches_that_are_out_overlap_and_the_host_does_one_thing_at_a_time():
+    run = play("A2", options=replace(OPTIONS, run_ahead=2))
+    events = to_chrome_trace([("A2", run.events)])["traceEvents"]
+    spans = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert {track for process, track in spans if process == 1} == {0, 1, 2, 3}
+    for track in spans.values():
+        track.sort()
+        assert all(end <= start for (_, end), (start, _) in pairwise(track))
+    launches = [
+        event for event in events if event["ph"] == "X" and event["tid"] and event["pid"] == 1
+    ]
+    assert len(launches) == len(run.timeline.launches)
+    firsts = sorted(launches, key=lambda event: event["ts"])[:3]
+    assert max(event["ts"] for event in firsts) < min(
+        event["ts"] + event["dur"] for event in firsts
+    )
+
+
+def test_a_head_is_part_of_its_launch(run, events):
+    with_heads = [launch for launch in run.timeline.launches if launch.record.head]
+    shown = [event for event in events if event["ph"] == "X" and "head rows" in event["args"]]
+    assert [event["args"]["head rows"] for event in shown] == [
+        launch.record.head.num_rows for launch in with_heads
+    ]
+    left = [event for event in events if event.get("args", {}).get("head") == "left"]
+    assert len(left) == sum(map(len, run.timeline.tokens.values()))
 
 
 def test_items_of_one_slot_in_one_launch_lie_on_tracks_of_their_own():

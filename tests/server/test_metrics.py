@@ -48,7 +48,20 @@ def test_metrics_are_the_engines_own_totals(tiny_folder, policy):
         assert total(values, "rows_total") == sum(
             record.bucket * passes[record.index] for record in records
         )
-        assert total(values, "rows_total", kind="coda", rows="decode") == stats.num_coda_rows
+        assert total(values, "heads_total") == stats.num_heads > 0
+        assert total(values, "heads_total") == sum(record.head is not None for record in records)
+        looked_at = ("left", "stayed", "leaves_next", "ended")
+        assert stats.num_head_rows == sum(
+            total(values, "head_rows_total", status=status) for status in looked_at
+        )
+        assert total(values, "head_rows_total", status="left") == 18
+        assert total(values, "head_rows_total", status="stayed") > 0
+        assert total(values, "head_rows_total") == sum(
+            record.head.bucket for record in records if record.head is not None
+        )
+        assert total(values, "request_table_writes_total") == stats.num_writes > 0
+        ended = [item for record in records for item in record.items if item.depth is None]
+        assert total(values, "rows_total", rows="ended") == len(ended)
         assert total(values, "rows_total", kind="score", rows="prompt") == stats.num_score_rows
         prompt_depths = {
             dict(labels)["depth"]: value

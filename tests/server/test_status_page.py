@@ -32,8 +32,16 @@ def test_status_says_what_the_page_draws(live):
     kinds = {
         (launch["kind"], item["kind"]) for launch in status["launches"] for item in launch["items"]
     }
-    assert {("recurrent", "decode"), ("coda", "decode")} <= kinds
+    assert ("recurrent", "decode") in kinds
     assert any(item == "prompt" for _, item in kinds)
+    statuses = [
+        (launch["head"] is not None, item["status"])
+        for launch in status["launches"]
+        for item in launch["items"]
+        if item["status"] is not None
+    ]
+    assert statuses.count((True, "left")) == 6
+    assert all(has_head for has_head, _ in statuses)
     rows = sum(
         item["num_rows"] * launch["num_passes"]
         for launch in status["launches"]
@@ -75,9 +83,12 @@ def test_every_server_has_a_start_of_its_own(live, tiny_folder):
 
 
 def launch(number):
-    item = {"slot": 0, "kind": "decode", "depth": 0, "num_rows": 1}
-    chunks = [{"slot": 1, "kind": "prompt", "depth": depth, "num_rows": 2} for depth in (1, 0)]
-    shape = {"kind": "recurrent", "bucket": 8, "num_rows": 5, "num_passes": 1}
+    row = {"kind": "decode", "num_rows": 1}
+    item = row | {"slot": 0, "depth": 0, "status": "left"}
+    ended = row | {"slot": 2, "depth": None, "status": None}
+    chunk = {"slot": 1, "kind": "prompt", "num_rows": 2, "status": None}
+    chunks = [ended, *(chunk | {"depth": depth} for depth in (1, 0))]
+    shape = {"kind": "recurrent", "bucket": 8, "num_rows": 6, "num_passes": 1, "head": "greedy"}
     return {"number": number, "time": 0.0, **shape, "items": [item, *chunks]}
 
 
@@ -133,10 +144,16 @@ def test_the_page_goes_on_with_a_server_that_was_restarted():
     assert Restarted.num_polls > 3
     assert 'id="model">second<' in page
     cells = re.findall(r"<rect [^>]*data-launch[^>]*>", page)
-    assert len(cells) == 5 * 3
+    assert len(cells) == 5 * 4
+    heads = re.findall(r"<rect [^>]*data-head[^>]*>", page)
+    assert len(heads) == 5
+    assert all('data-head="greedy"' in head for head in heads)
+    ended = [cell for cell in cells if 'data-depth="-1"' in cell]
+    assert len(ended) == 5
+    assert "rows that had ended" in page
     # Two chunks of one slot in one launch share its lane.
     places = {re.search(r' y="(\d+)" .*height="(\d+)"', cell).groups() for cell in cells}
-    assert places == {("1", "12"), ("15", "6"), ("21", "6")}
+    assert places == {("1", "12"), ("15", "6"), ("21", "6"), ("29", "12")}
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")
@@ -164,7 +181,7 @@ def test_a_browser_draws_lanes_queue_and_depths(tiny_folder):
     assert len(cells) > 50
     fills = {re.search(r'fill="([^"]*)"', cell)[1] for cell in cells}
     assert any(fill.startswith("hsl") for fill in fills)
-    assert "currentColor" in fills
+    assert re.search(r'<rect [^>]*fill="currentColor" data-head="conditional"', page_after)
     prompts = [cell for cell in cells if 'data-kind="prompt"' in cell]
     assert prompts
     assert all(re.search(r'fill="url\(#hatch-\d\)"', cell) for cell in prompts)

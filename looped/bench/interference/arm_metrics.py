@@ -12,7 +12,7 @@ from looped.record.timeline import item_depths
 from looped.sched import ItemKind
 
 from .. import metrics
-from ..metrics import Metric, launches_of, percentile_of, token_loops_of
+from ..metrics import Metric, launches_of, mean_wait, percentile_of, token_loops_of
 from ..runs import EngineRun, Run
 from ..workload import BYSTANDER, DECODER, PROMPT
 
@@ -118,15 +118,15 @@ def prompt_token_loops_per_gap_max(run: Run, baseline: Run) -> float | None:
     return float(max(loops)) if loops else None
 
 
-def host_wait_per_coda(run: EngineRun, baseline: EngineRun) -> float | None:
-    """The same for LM-head launches, whose readback brings tokens: host wait / coda launch."""
-    return _wait_of(run, draws_tokens=True)
+def host_wait_with_tokens(run: EngineRun, baseline: EngineRun) -> float | None:
+    """The same over those that brought tokens."""
+    return _wait_of(run, brings_tokens=True)
 
 
-def host_wait_per_pass(run: EngineRun, baseline: EngineRun) -> float | None:
-    """The same for passes over the layers that are read, because an exit depends on them; none
-    where exits are replayed."""
-    return _wait_of(run, draws_tokens=False)
+def host_wait_without_tokens(run: EngineRun, baseline: EngineRun) -> float | None:
+    """The same over those that brought none, since no row left that could have; none where exits
+    are replayed."""
+    return _wait_of(run, brings_tokens=False)
 
 
 def _median_gap(baseline: Run) -> float:
@@ -151,13 +151,12 @@ def _in_windows(run: Run) -> list[LaunchEvent]:
     ]
 
 
-def _wait_of(run: EngineRun, *, draws_tokens: bool) -> float | None:
-    waits = [
-        launch.host_wait
+def _wait_of(run: EngineRun, *, brings_tokens: bool) -> float | None:
+    return mean_wait(
+        launch
         for launch in launches_of(run)
-        if launch.record.num_readbacks and launch.record.kind.draws_tokens is draws_tokens
-    ]
-    return sum(waits) / len(waits) if waits else None
+        if launch.record.num_readbacks and bool(launch.tokens) is brings_tokens
+    )
 
 
 METRICS: dict[str, Metric[Run]] = {
@@ -183,13 +182,15 @@ METRICS: dict[str, Metric[Run]] = {
         (window_budget_fill, "%"),
         (metrics.launches_per_token, "launches/token"),
         (metrics.readbacks_per_token, "readbacks/token"),
+        (metrics.later_launches_per_readback, "launches"),
+        (metrics.ended_rows_per_token, "rows/token"),
         (mixed_launches, "launches"),
         (prompt_depths_per_launch, "depths"),
         (prompt_token_loops_per_gap, "token-loops"),
         (prompt_token_loops_per_gap_max, "token-loops"),
         (metrics.host_wait_per_readback, "s"),
-        (host_wait_per_coda, "s"),
-        (host_wait_per_pass, "s"),
+        (host_wait_with_tokens, "s"),
+        (host_wait_without_tokens, "s"),
         (metrics.host_wait_per_token, "s"),
         (metrics.host_gap, "s"),
     )

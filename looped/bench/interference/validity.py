@@ -67,7 +67,7 @@ def decoders_start_together(run: Run) -> Iterator[str]:
 def injected_by_progress(run: Run) -> Iterator[str]:
     """Every prompt came as soon as the decoders had committed its k + i * g tokens, and no sooner.
 
-    That is after the launch that brought the last of them, and before the next was scheduled.
+    That is after the launch that brought the last of them, and before the next one was applied.
     """
     if not (run.arm.has_decoders and run.arm.has_prompts):
         return
@@ -110,7 +110,7 @@ RUN_RULES: tuple[Callable[[Run], Iterator[str]], ...] = (
 
 
 def same_options(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """One budget, number of sequences, chunk, pool, type, kernel, read-back rule and workload."""
+    """One budget, number of sequences, chunk, pool, type, kernel, run_ahead and workload."""
     for run in runs[1:]:
         if run.options != runs[0].options:
             yield str(run), f"expected {runs[0].options}, got {run.options}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from looped.engine.events import EndEvent, LaunchEvent, RequestEvent
 from looped.measure.violation import Violation
+from looped.sched import RowStatus
 
 from ..engine_rules import ENGINE_RULES, alternation, broken_rules, same_tokens
 from .runs import BASE_THRESHOLD, ThroughputRun
@@ -51,19 +52,19 @@ def concurrency_held(run: ThroughputRun) -> Iterator[str]:
 
 
 def every_loop_at_threshold_1(run: ThroughputRun) -> Iterator[str]:
-    """At threshold 1 every token runs every loop, and no pass is read."""
+    """At threshold 1 every token runs every loop, and no head looks at a row that stays."""
     if run.threshold < BASE_THRESHOLD:
         return
     num_early = sum(loops < run.options.num_planes for loops in run.decode_loops)
     if num_early:
         yield f"{num_early} tokens left early"
-    num_read = sum(
-        launch.record.num_readbacks
+    num_stayed = sum(
+        item.status in (RowStatus.STAYED, RowStatus.LEAVES_NEXT)
         for launch in run.timeline.launches
-        if launch.record.kind.runs_layers
+        for item in launch.record.items
     )
-    if num_read:
-        yield f"{num_read} passes were read"
+    if num_stayed:
+        yield f"heads looked at {num_stayed} rows that stayed"
 
 
 def enough_rounds(runs: Sequence[ThroughputRun]) -> Iterator[tuple[str, str]]:

@@ -204,6 +204,8 @@ THROUGHPUT_METRICS: dict[str, Metric[ThroughputRun]] = {
         (metrics.real_rows, "%"),
         (metrics.launches_per_token, "launches/token"),
         (metrics.readbacks_per_token, "readbacks/token"),
+        (metrics.later_launches_per_readback, "launches"),
+        (metrics.ended_rows_per_token, "rows/token"),
         (metrics.host_wait_per_readback, "s"),
         (metrics.host_wait_per_token, "s"),
         (metrics.host_gap, "s"),
