@@ -23,6 +23,7 @@ Five earlier runs of the day had decode at 1.90 to 1.98. docs/benchmarks.md says
 
 import argparse
 import logging
+from dataclasses import replace
 from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
@@ -35,8 +36,10 @@ import numpy as np
 from flax import nnx
 
 from looped.bench.model_maker import SHAPES
+from looped.device.request_table import RowProgress, column
 from looped.device.state import DeviceState, StateShape
 from looped.models import family_of
+from looped.programs import executables as programs
 from looped.programs.executables import Executables
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
@@ -46,7 +49,12 @@ CONFIG = SHAPES["small"]
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_MODEL_LEN, CHUNK = 16, 16, 4096, 256
 NUM_BLOCKS = 2048
 DECODE_ROWS, DECODE_CONTEXTS = 8, (256, 288)
+PROMPT_SLOT = DECODE_ROWS
 PREFIXES = (0, 256, 768, 1792)  # 256, 512, 1,024 and 2,048 keys with the chunk itself
+
+
+Launch = tuple[np.ndarray[Any, Any], int]
+"""Upload, and the position of all decode rows."""
 
 
 class Step:
@@ -55,45 +63,57 @@ class Step:
     def __init__(self, executables: Executables, parameters: Parameters, num_rows: int) -> None:
         self.rung = (LaunchKind.RECURRENT, num_rows)
         self.layout = executables.layout(self.rung)
-        self._compiled = executables.get(self.rung)
+        self._compiled = executables.get(programs.Step(*self.rung))
         self._leaves = jax.tree.leaves(parameters)
-        self.state = DeviceState.zeros(executables.shape)
+        state = DeviceState.zeros(executables.shape)
+        self.state = replace(state, block_tables=jnp.asarray(tables(state)))
 
-    def time(self, packed: np.ndarray[Any, Any]) -> float:
+    def time(self, launch: Launch) -> float:
         """Milliseconds from the call to the end of the device's work."""
+        packed, position = launch
+        progress = np.zeros(self.state.progress.shape, np.int32)
+        progress[:DECODE_ROWS, column(RowProgress, "position")] = position
+        progress[:DECODE_ROWS, column(RowProgress, "depth")] = 1
+        self.state = replace(self.state, progress=jnp.asarray(progress))
+        jax.block_until_ready(self.state)
         start = perf_counter()
         self.state, _ = self._compiled(self._leaves, self.state, jnp.asarray(packed))
         jax.block_until_ready(self.state)
         return 1e3 * (perf_counter() - start)
 
 
-def decode_launch(layout: Any, position: int) -> np.ndarray[Any, Any]:
-    """Eight sequences at one position."""
+def tables(state: DeviceState) -> np.ndarray[Any, Any]:
+    """Blocks in random order: 64 for each sequence that decodes, 128 for the prompt; every plane
+    has the same."""
+    tables = np.zeros(state.block_tables.shape, np.int32)
+    blocks = np.random.default_rng(0).permutation(NUM_BLOCKS)
+    for slot in range(DECODE_ROWS):
+        tables[slot, :, :64] = blocks[64 * slot : 64 * slot + 64]
+    tables[PROMPT_SLOT, :, :128] = blocks[-128:]
+    return tables
+
+
+def decode_launch(layout: Any, position: int) -> Launch:
+    """Eight sequences at one position, in their second loop."""
     buffer = np.zeros(layout.size, np.int32)
     arrays = layout.host_views(buffer)
     arrays.decode_slots[:] = MAX_NUM_SEQS
     arrays.decode_slots[:DECODE_ROWS] = np.arange(DECODE_ROWS)
-    arrays.decode_depths[:DECODE_ROWS] = 1
-    arrays.decode_positions[:DECODE_ROWS] = position
-    blocks = np.random.default_rng(0).permutation(NUM_BLOCKS)
-    for row in range(DECODE_ROWS):
-        arrays.decode_tables[row, :64] = blocks[64 * row : 64 * row + 64]
-    arrays.prompts.finish_slots[:] = MAX_NUM_SEQS
-    return buffer
+    arrays.head_slots[:] = arrays.prompts.finish_slots[:] = MAX_NUM_SEQS
+    return buffer, position
 
 
-def prompt_launch(layout: Any, prefix: int) -> np.ndarray[Any, Any]:
+def prompt_launch(layout: Any, prefix: int) -> Launch:
     """One chunk behind a prefix."""
     buffer = np.zeros(layout.size, np.int32)
     arrays = layout.host_views(buffer)
-    arrays.decode_slots[:] = MAX_NUM_SEQS
+    arrays.decode_slots[:] = arrays.head_slots[:] = MAX_NUM_SEQS
     arrays.prompts.finish_slots[:] = MAX_NUM_SEQS
+    arrays.prompts.slots[0] = PROMPT_SLOT
     arrays.prompts.first_positions[0] = prefix
     arrays.prompts.num_rows[0] = CHUNK
     arrays.token_ids[:] = np.arange(CHUNK) + 300
-    blocks = np.random.default_rng(0).permutation(NUM_BLOCKS)
-    arrays.prompt_tables[0, :] = blocks[: arrays.prompt_tables.shape[1]]
-    return buffer
+    return buffer, 0
 
 
 def compare(with_attention: Step, without: Step, launch: Any, num_rounds: int) -> str:
@@ -141,14 +161,14 @@ def main() -> None:
         "looped.programs.paged_attention.ragged_paged_attention", lambda query, *_, **__: query
     ):
         none = Executables(shape, parameters, backend="xla")
-        none.get((LaunchKind.RECURRENT, DECODE_ROWS))
-        none.get((LaunchKind.RECURRENT, CHUNK))
+        for num_rows in (DECODE_ROWS, CHUNK):
+            none.get(programs.Step(LaunchKind.RECURRENT, num_rows))
     print("                                with  without  ratio (quartiles)")
     steps = [Step(executables, parameters, DECODE_ROWS) for executables in (real, none)]
     positions = iter(range(DECODE_CONTEXTS[0] - 1, 10**6))
     width = DECODE_CONTEXTS[1] - DECODE_CONTEXTS[0]
 
-    def next_decode() -> np.ndarray[Any, Any]:
+    def next_decode() -> Launch:
         step = next(positions) - DECODE_CONTEXTS[0] + 1
         return decode_launch(steps[0].layout, DECODE_CONTEXTS[0] - 1 + step % width)
 

@@ -8,12 +8,13 @@ Method: a cost table from data sheets, a guess with its reasons written:
     key     = bytes of its K and V, all layers / (bandwidth x cache_efficiency)      decode
             = 4 x query width x layers / (flops x attention_efficiency)              prompt
 
-and the LM head likewise. Overheads and the host's time are plain assumptions. Such a table is
-marked `is_estimate`, and every result that rests on it is called an estimate.
+and the LM head likewise; a head that fills skipped planes takes so much more as 16 rows of three
+planes each are to read and to write. Overheads and the host's time are plain assumptions. Such a
+table is marked `is_estimate`, and every result that rests on it is called an estimate.
 
     python experiments/estimate_h200_costs.py >sched/costing/cost_tables/ouro-1.4b-h200.json
 
-Result (2026-11-29, computed, no GPU): the table of that name, which is shipped; its `source` names
+Result (2026-12-01, computed, no GPU): the table of that name, which is shipped; its `source` names
 what was assumed.
 """
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 
 from looped.bench.model_maker import SHAPES
 from looped.config import ModelConfig
-from looped.sched import LAUNCH_KINDS, CostModel, read_cost_table
+from looped.sched import PROGRAM_KINDS, CostModel, read_cost_table
 
 ANY_BUCKET = 2
 """A single named bucket stands for all."""
@@ -49,6 +50,10 @@ class Device:
     pass_overhead: float = 200e-6
     """Seconds to launch a pass over the layers, beyond its work."""
     head_overhead: float = 60e-6
+    """Of an LM head, one more call in a launch."""
+    copies_factor: float = 1.05
+    """What a head takes over another one where it fills planes: 16 x 3 x 2 x 197 kB at the cache's
+    bandwidth are 7 us beside 120."""
     host_launch_seconds: float = 150e-6
     host_item_seconds: float = 10e-6
 
@@ -91,9 +96,10 @@ def estimate_costs(config: ModelConfig, device: Device, *, name: str, source: st
         head_row_seconds=2 * head / matmul_flops,
         overheads={
             kind: {ANY_BUCKET: device.pass_overhead if kind.runs_layers else device.head_overhead}
-            for kind in LAUNCH_KINDS
+            for kind in PROGRAM_KINDS
             if kind.stand_in is kind
         },
+        head_factors={"copies": device.copies_factor},
         host_launch_seconds=device.host_launch_seconds,
         host_item_seconds=device.host_item_seconds,
         is_estimate=True,

@@ -3,92 +3,132 @@
 Question: how long is the host busy per launch, at 1 to 256 sequences, when the device call itself
 costs nothing?
 Method: the real LLMEngine on the tiny fixture's shapes with every executable replaced by a stub
-that returns prepared arrays at once; N requests decode side by side under policy `separate`. The
-parts of `LLMEngine.step` are timed over 200 launches after 50 of warm-up; medians, microseconds.
-Fixed depth, so that no launch waits for a readback but the codas.
+that returns prepared arrays at once; N requests decode side by side under policy `separate`, every
+token at full depth, so that a head follows every fourth launch, for all rows at once.
+The parts of `LLMEngine.step` are timed by the marks of its observer over 200 launches after 50 of
+warm-up, with Python's collector off; means over all launches, those with a head and those without,
+in microseconds. "apply" is from a record's arrival on the host to the end of the step. Reading a
+record is left out, as waiting is.
 
     python experiments/host_time.py
 
-Result (2026-11-29, 2 shared cores, CPU only, no GPU; medians in microseconds):
+Result (2026-12-01, 2 shared cores, CPU only, no GPU, load 1; means in microseconds):
 
 | sequences | schedule | pack + upload | dispatch | apply | in all |
 |---|---|---|---|---|---|
-| 1 | 22 | 109 | 12 | 6 | 148 |
-| 16 | 61 | 130 | 26 | 15 | 232 |
-| 64 | 176 | 172 | 71 | 46 | 465 |
-| 256 | 654 | 361 | 301 | 168 | 1484 |
+| 1 | 26 | 92 | 6 | 28 | 152 |
+| 16 | 55 | 99 | 6 | 79 | 239 |
+| 64 | 152 | 132 | 8 | 245 | 537 |
+| 256 | 555 | 298 | 31 | 966 | 1849 |
 """
 
 import argparse
+import gc
 import logging
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from time import perf_counter
 from types import MethodType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from looped.engine.llm_engine import LLMEngine
+from looped.engine.observer import LaunchObserver, Moment
 from looped.engine.options import EngineConfig
 from looped.loading import load_folder
+from looped.programs.executables import Step
 from looped.sampling_params import SamplingParams
-from looped.sched import LaunchKind
+from looped.sched import RowStatus
 
 FIXTURE = Path(__file__).parents[1] / "tests" / "fixtures" / "ouro-tiny"
 NUM_WARM, NUM_TIMED = 50, 200
+TOKEN_ID = 1
+
+
+class Marks(LaunchObserver):
+    """Keeps when the parts of the newest step began."""
+
+    def __init__(self) -> None:
+        self.times = [0.0] * len(Moment)
+
+    def mark(self, moment: Moment) -> float:
+        self.times[moment] = now = perf_counter()
+        return now
+
+    def seconds(self, start: Moment, end: Moment) -> float:
+        return self.times[end] - self.times[start]
 
 
 def stub_executables(engine: LLMEngine) -> None:
     """Every executable hands the state back and returns arrays made beforehand."""
-    outputs: dict[Any, jax.Array] = {}
+    executables = engine.runner.executables
+    shape = executables.shape
+    records: dict[Step, Any] = {}
+    ticket = jax.numpy.zeros(1, jax.numpy.int32)
 
-    def get(executables: Any, rung: Any) -> Any:
-        kind, rows = rung
-        if rung not in outputs:
-            shape = (3, rows) if kind is LaunchKind.CODA else (min(rows, 256),)
-            dtype = jnp.int32 if kind is LaunchKind.CODA else jnp.float32
-            outputs[rung] = jnp.ones(shape, dtype)
-        if kind is LaunchKind.PREFILL:
-            return lambda leaves, state, packed: (state, None)
-        return lambda leaves, state, packed: (state, outputs[rung])
+    def record_of(step: Step) -> jax.Array:
+        """What a head says whose rows have all left after the last loop."""
+        _, record = jax.eval_shape(
+            executables._run_of(step), engine._parameters, executables.state_type
+        )
+        values = np.zeros(record.shape, np.int32)
+        values[0], values[1] = RowStatus.LEFT, shape.config.num_loops
+        # Behind them the gates; then the token, its log-probability and whether it is finite.
+        values[2 + shape.config.num_loops :][:3] = [[TOKEN_ID], [0], [1]]
+        return jax.device_put(values)
 
-    engine.runner.executables.get = MethodType(get, engine.runner.executables)  # type: ignore[method-assign]
+    def get(_: Any, step: Step) -> Any:
+        if step.kind.is_launched:
+            return lambda leaves, state, packed: (state, ticket)
+        if step not in records:
+            records[step] = record_of(step)
+        return lambda leaves, state: (state, records[step])
+
+    def writer(_: Any, name: str) -> Any:
+        return lambda state, packed: state
+
+    executables.get = MethodType(get, executables)  # type: ignore[method-assign]
+    executables.writer = MethodType(writer, executables)  # type: ignore[method-assign]
 
 
-def time_parts(num_seqs: int) -> dict[str, float]:
-    """Median microseconds of each part of a step, over all launches of a decode steady state."""
+def decoding_engine(num_seqs: int, observer: LaunchObserver) -> LLMEngine:
+    """An engine on stubs whose requests are all past their prompts."""
     config = EngineConfig(
         max_num_seqs=num_seqs,
         max_num_batched_tokens=max(256, num_seqs),
         max_model_len=1024,
         num_blocks=4 * 64 * num_seqs,
+        policy="separate",
     )
-    engine = LLMEngine(load_folder(FIXTURE), config)
+    engine = LLMEngine(load_folder(FIXTURE), config, observer=observer)
     stub_executables(engine)
+    params = SamplingParams(max_tokens=1000, ignore_eos=True)
     for index in range(num_seqs):
-        engine.add_request(str(index), [1 + index % 500] * 8, SamplingParams(max_tokens=1000))
-    while any(not request.is_prompt_complete for request in engine.scheduler.active_requests):
+        engine.add_request(str(index), [1 + index % 500] * 8, params)
+    while any(not request.output_token_ids for request in engine.scheduler.active_requests):
         engine.step()
+    return engine
+
+
+def time_parts(num_seqs: int) -> dict[str, float]:
+    """Mean microseconds of each part of a step, over all launches of a decode steady state."""
+    marks = Marks()
+    engine = decoding_engine(num_seqs, marks)
     times: dict[str, list[float]] = {"schedule": [], "pack": [], "dispatch": [], "apply": []}
+    gc.collect()
+    gc.disable()
     for launch in range(NUM_WARM + NUM_TIMED):
-        marks = [perf_counter()]
-        batch = engine.scheduler.schedule()
-        assert batch is not None
-        marks.append(perf_counter())
-        packed = engine.runner.pack(batch)
-        marks.append(perf_counter())
-        launched = engine.dispatch(packed)
-        marks.append(perf_counter())
-        result = engine.runner.collect(launched)
-        collected = perf_counter()
-        engine.scheduler.apply(batch, result)
+        engine.step()
+        ended = perf_counter()
         if launch >= NUM_WARM:
-            for name, start, end in zip(times, marks, marks[1:], strict=False):
-                times[name].append(1e6 * (end - start))
-            times["apply"].append(1e6 * (perf_counter() - collected))
-    return {name: median(values) for name, values in times.items()}
+            times["schedule"].append(marks.seconds(Moment.SCHEDULING, Moment.PACKING))
+            times["pack"].append(marks.seconds(Moment.PACKING, Moment.STARTING))
+            times["dispatch"].append(marks.seconds(Moment.STARTING, Moment.DISPATCHED))
+            times["apply"].append(ended - marks.times[Moment.COLLECTED])
+    gc.enable()
+    return {name: 1e6 * mean(values) for name, values in times.items()}
 
 
 def main() -> None:

@@ -20,7 +20,15 @@ Result (2026-11-30, 2 shared cores under load, CPU only):
 | 256 | 1657 | 1956 | 1.18 | 8673 |
 
 That was schema 1. With schema 2 (same day, the machine so busy that only ratios say something) the
-ratios are 1.09, 1.12, 1.20 and 1.20, and the lines 24 to 120 bytes longer.
+ratios are 1.09, 1.12, 1.20 and 1.20, and the lines 24 to 120 bytes longer. Schema 3
+(2026-12-01, load 1):
+
+| sequences | off | on | ratio | log, bytes a launch |
+|---|---|---|---|---|
+| 1 | 166 | 187 | 1.13 | 469 |
+| 16 | 253 | 288 | 1.14 | 1027 |
+| 64 | 542 | 611 | 1.13 | 2828 |
+| 256 | 1964 | 2444 | 1.24 | 10369 |
 """
 
 import argparse
@@ -30,33 +38,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from host_time import FIXTURE, NUM_WARM, stub_executables
+from host_time import NUM_WARM, decoding_engine
 
-from looped.engine.llm_engine import LLMEngine
 from looped.engine.observer import LaunchObserver
-from looped.engine.options import EngineConfig
-from looped.loading import load_folder
 from looped.record.launch_log import recording
-from looped.sampling_params import SamplingParams
 
 NUM_TIMED = 400
-
-
-def decoding_engine(num_seqs: int, observer: LaunchObserver) -> LLMEngine:
-    """An engine on stubs whose requests are all past their prompts."""
-    config = EngineConfig(
-        max_num_seqs=num_seqs,
-        max_num_batched_tokens=max(256, num_seqs),
-        max_model_len=1024,
-        num_blocks=4 * 64 * num_seqs,
-    )
-    engine = LLMEngine(load_folder(FIXTURE), config, observer=observer)
-    stub_executables(engine)
-    for index in range(num_seqs):
-        engine.add_request(str(index), [1 + index % 500] * 8, SamplingParams(max_tokens=1000))
-    while any(not request.is_prompt_complete for request in engine.scheduler.active_requests):
-        engine.step()
-    return engine
 
 
 def time_steps(num_seqs: int, path: Path) -> tuple[list[float], list[float], int]:

@@ -8,13 +8,13 @@ plays no part. `--svg FILE` draws the launches of one gap; docs/mixed-batching.s
 
     python experiments/mixing_gap.py [--svg FILE]
 
-Result (2026-11-29, any machine):
+Result (2026-12-01, any machine):
 
 | policy | launches per gap | passes with prompt rows per gap, most |
 |---|---|---|
-| mixed | 5 | 4 |
-| separate | 9 | 4 |
-| atomic | 9 | 16 |
+| mixed | 4 | 4 |
+| separate | 8 | 4 |
+| atomic | 8 | 16 |
 """
 
 import argparse
@@ -23,12 +23,11 @@ from pathlib import Path
 
 from looped.sched import (
     Batch,
-    CodaResult,
     ExitOptions,
-    ItemKind,
-    LaunchKind,
-    RecurrentResult,
+    HeadResult,
+    LaunchResult,
     Request,
+    RowStatus,
     Scheduler,
     SchedulerConfig,
     resolve_exit,
@@ -63,14 +62,18 @@ def request_of(request_id: str, num_tokens: int, max_tokens: int) -> Request:
 
 
 def run_one(scheduler: Scheduler) -> Batch:
-    """One launch; every sampled token is 0."""
+    """One launch, read at once; every row that may leave does, with token 0."""
     batch = scheduler.schedule()
     assert batch is not None
-    count = len(batch.items)
-    result: CodaResult | RecurrentResult = RecurrentResult(None)
-    if batch.launch is LaunchKind.CODA:
-        result = CodaResult([0] * count, [0.0] * count, [True] * count)
-    scheduler.apply(batch, result)
+    count = len(batch.head_items)
+    head = HeadResult(
+        statuses=[RowStatus.LEFT] * count,
+        loops=[item.known_depth + batch.num_passes for item in batch.head_items],
+        token_ids=[0] * count,
+        logprobs=[0.0] * count,
+        is_finite=[True] * count,
+    )
+    scheduler.apply(batch, LaunchResult(head if count else None))
     return batch
 
 
@@ -110,9 +113,9 @@ def prompt_passes(batch: Batch) -> int:
 
 
 def draw(path: Path) -> None:
-    """One gap per policy as bars: a bar is a pass over the layers, or an LM head."""
-    width, height, left = 30, 26, 96
-    colours = {"decode": "#3b6ea8", "prompt": "#e0a458", "coda": "#6a994e"}
+    """One gap per policy: a bar is a pass over the layers, a narrow one the head behind it."""
+    width, head_width, height, left = 30, 8, 26, 96
+    colours = {"decode": "#3b6ea8", "prompt": "#e0a458", "head": "#6a994e"}
     lines, top = [], 44
     most = 0
     for policy in POLICIES:
@@ -120,22 +123,19 @@ def draw(path: Path) -> None:
         x = left
         lines.append(f'<text x="8" y="{top + 19}" class="name">{policy}</text>')
         for batch in gap:
-            passes = 1 if batch.launch is LaunchKind.CODA else batch.num_passes
-            for _ in range(passes):
-                kinds = {
-                    "coda" if batch.launch is LaunchKind.CODA
-                    else "decode" if item.kind is ItemKind.DECODE
-                    else "prompt"
-                    for item in batch.items
-                }  # fmt: skip
-                share = height / len(kinds)
-                for index, kind in enumerate(sorted(kinds)):
+            kinds = sorted({item.kind.name.lower() for item in batch.items})
+            bars = [(width, kinds)] * batch.num_passes
+            if batch.head_items:
+                bars.append((head_width, ["head"]))
+            for bar_width, names in bars:
+                share = height / len(names)
+                for index, name in enumerate(names):
                     y = top + index * share
                     lines.append(
-                        f'<rect x="{x}" y="{y:.1f}" width="{width}" height="{share:.1f}" '
-                        f'fill="{colours[kind]}" stroke="white"/>'
+                        f'<rect x="{x}" y="{y:.1f}" width="{bar_width}" height="{share:.1f}" '
+                        f'fill="{colours[name]}" stroke="white"/>'
                     )
-                x += width
+                x += bar_width
             x += 8
         most = max(most, x)
         top += 44
@@ -144,7 +144,7 @@ def draw(path: Path) -> None:
         f'<text x="{left + 17 + 150 * i}" y="22">{label}</text>'
         for i, (label, colour) in enumerate(
             (("decode row", colours["decode"]), ("prompt rows", colours["prompt"]),
-             ("LM head (coda)", colours["coda"]))
+             ("LM head", colours["head"]))
         )
     )  # fmt: skip
     path.write_text(

@@ -59,15 +59,33 @@ MUTATIONS = (
     ),
     Mutation(
         "survival-not-reset",
-        "jnp.where(depths == 0, 1.0, before)",
-        "before",
+        "jnp.where(progress.depth == 0, 1.0, progress.survival)",
+        "progress.survival",
         PROGRAMS,
     ),
     Mutation(
         "plane-copy",
-        "is_skipped = jnp.arange(num_planes) >= arrays.exit_loops[:, None]",
-        "is_skipped = jnp.arange(num_planes) > arrays.exit_loops[:, None]",
+        "is_skipped = is_real & (jnp.arange(num_loops) >= progress.depth[:, None])",
+        "is_skipped = is_real & (jnp.arange(num_loops) > progress.depth[:, None])",
         PROGRAMS,
+    ),
+    Mutation(
+        "ended-rows-write",
+        "is_decode = (arrays.decode_slots < shape.max_num_seqs) & (progress.is_done == 0)",
+        "is_decode = arrays.decode_slots < shape.max_num_seqs",
+        PROGRAMS,
+    ),
+    Mutation(
+        "device-forgets-length",
+        "is_done = is_stop | (num_outputs >= options.max_tokens)",
+        "is_done = is_stop | (num_outputs > options.max_tokens)",
+        PROGRAMS,
+    ),
+    Mutation(
+        "exit-foreseen-too-late",
+        "if is_pending or loop >= last:",
+        "if is_pending or loop > last:",
+        SCHED,
     ),
     Mutation(
         "block-never-freed",

@@ -44,7 +44,7 @@ def make_engine(loaded: LoadedModel, num_blocks: int) -> LLMEngine:
 def timed_step(engine: LLMEngine) -> float:
     start = perf_counter()
     engine.step()
-    engine.runner.state.last_token.block_until_ready()
+    engine.runner.state.progress.block_until_ready()
     engine.runner.state.key_pool.block_until_ready()
     return perf_counter() - start
 

@@ -1,28 +1,28 @@
 """How long do schedule() and apply() take on the host, without any device?
 
 Method: the executor does nothing, so that only the scheduler runs (policy `separate`, P = 4,
-adaptive exits, every launch read). N requests are brought to the steady state, then 400 launches
-of whatever kind comes are timed one by one; medians in microseconds. "decode": every request is
-in the loops. "prompts": half of them work on a prompt of 4,000 tokens.
+adaptive exits, every launch read before the next). N requests are brought to the steady state, then
+400 launches of whatever kind comes are timed one by one; medians in microseconds. "decode": every
+request is in the loops. "prompts": half of them work on a prompt of 4,000 tokens.
 
     .venv/bin/python experiments/schedule_time.py
 
-Result, 2026-11-29, two shared cores of an AMD EPYC (no device; load average 4):
+Result, 2026-12-01, two shared cores of an AMD EPYC (no device; load average 1):
 
     sequences  load      schedule us  apply us
-            1  decode           13.5       1.9
-            1  prompts          13.3       1.9
-           16  decode           49.8      12.1
-           16  prompts          44.9       6.8
-           64  decode          166.7      44.8
-           64  prompts         142.6      21.6
-          256  decode          676.0     175.7
-          256  prompts         542.4      76.5
+            1  decode           16.2       4.7
+            1  prompts          16.2       4.7
+           16  decode           43.4      27.6
+           16  prompts          42.5      19.1
+           64  decode          129.4      99.2
+           64  prompts         113.9      55.0
+          256  decode          466.0     378.1
+          256  prompts         393.0     194.3
 
-So schedule() stays under 300 microseconds at 64 sequences and grows linearly: about 10
-microseconds and 2.6 for each decode row, most of it for building the frozen items. Measured beside
-each other on 2026-11-30 (load average 3), aging, times and the choice of policies have added 5 % to
-schedule() and 2 microseconds to apply() at 16 sequences.
+So schedule() stays under 150 microseconds at 64 sequences and grows linearly: about 14 microseconds
+and 1.8 for each decode row, most of it for building the frozen items. apply() takes 1.5 for each
+row that could leave in the launch: its status is checked against its exit rule, and what it can
+become in launches under way is worked out anew.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from time import perf_counter
 
 from looped.sched import (
     Batch,
-    CodaResult,
     ExitMode,
     ExitRule,
-    LaunchKind,
+    HeadResult,
     LaunchResult,
-    RecurrentResult,
     Request,
+    RowStatus,
     Scheduler,
     SchedulerConfig,
 )
@@ -60,11 +59,24 @@ class NoStates:
 
 
 def result_of(batch: Batch) -> LaunchResult:
-    """Return results that never end anything early."""
-    num_items = len(batch.items)
-    if batch.launch is LaunchKind.CODA:
-        return CodaResult([1] * num_items, [0.0] * num_items, [True] * num_items)
-    return RecurrentResult([0.0] * batch.num_decode)
+    """Return results of tokens that run every loop."""
+    loops = [item.request.loops_done + 1 for item in batch.head_items]
+    if not loops:
+        return LaunchResult()
+    is_first = [not item.request.output_token_ids for item in batch.head_items]
+    left, stayed = RowStatus.LEFT, RowStatus.STAYED
+    return LaunchResult(
+        HeadResult(
+            statuses=[
+                left if first or loop == NUM_PLANES else stayed
+                for loop, first in zip(loops, is_first, strict=True)
+            ],
+            loops=loops,
+            token_ids=[1] * len(loops),
+            logprobs=[0.0] * len(loops),
+            is_finite=[True] * len(loops),
+        )
+    )
 
 
 def time_launches(num_seqs: int, has_prompts: bool) -> tuple[float, float]:
@@ -76,7 +88,6 @@ def time_launches(num_seqs: int, has_prompts: bool) -> tuple[float, float]:
         max_model_len=4096,
         max_num_seqs=num_seqs,
         max_num_batched_tokens=num_seqs + 127,
-        min_coda_batch_size=max(1, num_seqs // 4),
     )
     scheduler = Scheduler(config, NoStates())
     num_decoding = (num_seqs + 1) // 2 if has_prompts else num_seqs

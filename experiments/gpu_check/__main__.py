@@ -1,4 +1,4 @@
-"""Everything that only a GPU can say, in one script and eight minutes: kernels, goldens, figures.
+"""Everything that only a GPU can say, in one script and ten minutes: kernels, goldens, figures.
 
     python experiments/gpu_check [--out DIR] [--stages kernels,goldens,…] [--wheels DIR]
 
@@ -25,7 +25,7 @@ from report import markdown
 from stages import NO_GPU, STAGES
 
 HERE = Path(__file__).parent
-TOTAL_SECONDS = 480.0
+TOTAL_SECONDS = 570.0
 NO_GPU_MESSAGE = (
     "gpu-check: no NVIDIA GPU that JAX can use: {}; nothing was checked. With a GPU: pip install "
     "'looped[cuda12]' (or JAX's CUDA 13 plugin, and jax-triton). --rehearse tries the script on a "

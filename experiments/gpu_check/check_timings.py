@@ -17,9 +17,10 @@ import numpy as np
 from engines_here import backends_here, random_model
 from report import Outcome, Recorder
 
+from looped.device.request_table import RowOptions, RowProgress, column
 from looped.device.state import DeviceState, StateShape
 from looped.measure.flop_bound import ParameterCounts
-from looped.programs.executables import Executables
+from looped.programs.executables import Executables, Step
 from looped.programs.lookahead import LookaheadHeads
 from looped.programs.parameters import Parameters
 from looped.sched import LaunchKind
@@ -132,7 +133,7 @@ class Bench:
         self._leaves = jax.tree.leaves(self._parameters)
         shape = StateShape(
             config=loaded.config, dtype=jnp.dtype("bfloat16"), kv_dtype=jnp.dtype("bfloat16"),
-            num_blocks=1, block_size=16, max_num_seqs=max(sizes.sequences),
+            num_blocks=1, block_size=16, max_num_seqs=max(sizes.sequences) + 1,
             chunk_size=max(sizes.budgets), max_model_len=max(sizes.contexts) + max(sizes.budgets),
         )  # fmt: skip
         num_blocks = max(64, sizes.pool_bytes // shape.block_bytes)
@@ -169,12 +170,12 @@ class Bench:
         self._fill(layout.host_views(buffer), contexts, num_prompt, start)
         packed = jax.device_put(buffer)
         started = time.perf_counter()
-        executable = executables.get(rung)
+        executable = executables.get(Step(*rung))
         compile_seconds = time.perf_counter() - started
 
         def launch() -> None:
-            self._state, signals = executable(self._leaves, self._state, packed)
-            jax.block_until_ready(signals)
+            self._state, ticket = executable(self._leaves, self._state, packed)
+            jax.block_until_ready(ticket)
 
         seconds = median_seconds(launch)
         reading, multiplying = self._floor_seconds(sum(lengths), len(contexts) + num_prompt)
@@ -186,29 +187,41 @@ class Bench:
         }
 
     def _fill(self, arrays: Any, contexts: list[int], num_prompt: int, start: int) -> None:
+        """Fills the upload, and the request table of the rows that it names.
+
+        A row goes one loop deeper in each launch. All planes of a request have the same blocks
+        here, so a launch reads the same keys wherever its rows stand.
+        """
         shape, next_block = self._shape, 0
-        arrays.decode_slots[:] = shape.max_num_seqs
-        arrays.prompts.finish_slots[:] = shape.max_num_seqs
-
-        def table(length: int) -> np.ndarray:
-            nonlocal next_block
+        lengths = contexts + ([start + num_prompt] if num_prompt else [])
+        tables = np.zeros(self._state.block_tables.shape, np.int32)
+        progress = np.zeros(self._state.progress.shape, np.int32)
+        options = np.zeros(self._state.options.shape, np.int32)
+        for slot, length in enumerate(lengths):
             num_blocks = -(-length // shape.block_size)
+            tables[slot, :, :num_blocks] = np.arange(next_block, next_block + num_blocks)
             next_block += num_blocks
-            return np.arange(next_block - num_blocks, next_block)
-
-        for row, context in enumerate(contexts):
-            blocks = table(context)
-            arrays.decode_slots[row] = row
-            arrays.decode_depths[row] = 1
-            arrays.decode_positions[row] = context - 1
-            arrays.decode_tables[row, : len(blocks)] = blocks
+            progress[slot, column(RowProgress, "position")] = length - 1
+            progress[slot, column(RowProgress, "depth")] = 1
+            options[slot, column(RowOptions, "threshold")] = np.float32(1.0).view(np.int32)
+            options[slot, column(RowOptions, "max_loops")] = shape.config.num_loops
+        self._state = replace(
+            self._state,
+            block_tables=jax.device_put(tables),
+            progress=jax.device_put(progress),
+            options=jax.device_put(options),
+        )
+        no_slot = shape.max_num_seqs
+        arrays.decode_slots[:] = no_slot
+        arrays.decode_slots[: len(contexts)] = np.arange(len(contexts))
+        arrays.head_slots[:] = no_slot
+        arrays.prompts.finish_slots[:] = no_slot
         if num_prompt:
-            blocks = table(start + num_prompt)
             arrays.prompts.first_positions[0] = start
             arrays.prompts.first_rows[0] = len(contexts)
             arrays.prompts.num_rows[0] = num_prompt
-            arrays.prompts.is_embedded[0] = 1
-            arrays.prompt_tables[0, : len(blocks)] = blocks
+            arrays.prompts.slots[0] = len(contexts)
+            arrays.prompts.depths[0] = 1
 
     def _floor_seconds(self, num_keys: int, num_rows: int) -> tuple[float, float]:
         """What reading weights and keys takes at least, and what the products take."""

@@ -5,7 +5,6 @@ from engines_here import backends_here, drain, fixture_engine
 from report import Outcome, Recorder
 
 from looped.sampling_params import SamplingParams
-from looped.sched import LaunchKind
 
 
 def run(recorder: Recorder, is_rehearsal: bool) -> None:
@@ -16,7 +15,8 @@ def run(recorder: Recorder, is_rehearsal: bool) -> None:
 
 
 def check(backend: str) -> Outcome:
-    """Uploads are explicit, and only codas are read, explicitly; anything else raises."""
+    """Uploads are explicit, and only launches with a head are read, explicitly; anything else
+    raises."""
     engine = fixture_engine("ouro-tiny", attention_backend=backend)
     engine.warm_up()
     params = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -31,12 +31,13 @@ def check(backend: str) -> Outcome:
             engine.add_request(f"prompt-{index}", list(range(3 + index, 53 + index)), params)
         drain(engine)
     stats = engine.stats()
-    num_codas = stats.num_launches[LaunchKind.CODA] - before.num_launches[LaunchKind.CODA]
+    num_heads = stats.num_heads - before.num_heads
     values = {
         "mixed launches": stats.num_mixed_launches - before.num_mixed_launches,
         "readbacks": stats.num_readbacks - before.num_readbacks,
-        "codas": num_codas,
+        "heads": num_heads,
+        "writes of the request table": stats.num_writes - before.num_writes,
         "compilations": stats.num_compilations - before.num_compilations,
     }
-    ok = values["mixed launches"] > 0 and values["readbacks"] == num_codas
+    ok = values["mixed launches"] > 0 and values["readbacks"] == num_heads
     return ok and values["compilations"] == 0, values

@@ -24,6 +24,7 @@ STAGES = {
     "agreement": Stage("check_agreement", 50.0),
     "transfers": Stage("check_transfers", 30.0),
     "timings": Stage("check_timings", 130.0),
+    "idle": Stage("check_idle", 90.0),
     "interference": Stage("check_interference", 80.0),
 }
 """In order of value: what comes first is least likely to be cut."""
