@@ -39,7 +39,7 @@ aot: $(AOT_READY)
 	$(BIN)/pytest -q tests/aot/test_aot.py tests/aot/test_aot_hlo.py \
 		tests/pallas_kernels/test_triton_lowering.py
 
-# Everything that only a GPU can say, in eight minutes; exits 3 where there is none. ARGS are those of
+# Everything that only a GPU can say, in ten minutes; exits 3 where there is none. ARGS are those of
 # the script: make gpu-check ARGS="--stages kernels,goldens --out results"
 gpu-check: $(GPU_READY)
 	$(BIN)/python -P experiments/gpu_check $(ARGS)
