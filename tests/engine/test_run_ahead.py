@@ -75,8 +75,8 @@ def alone(square_golden):
     return found
 
 
-def play(golden, alone, *, seed, run_ahead, policy, **options):
-    """A random crowd with adds, aborts and aborts in the middle of a token."""
+def play(golden, alone, *, seed, run_ahead, policy, most=99, **options):
+    """A random crowd, of at most so many, with adds and aborts at any moment."""
     rng, cases = random.Random(seed), cases_of(golden)
     if policy == "atomic":
         cases.pop("scored")  # its prompt is scored in launches of its own, which the others share
@@ -84,6 +84,7 @@ def play(golden, alone, *, seed, run_ahead, policy, **options):
     engine = make_engine(golden.folder, policy=policy, run_ahead=ahead, **options)
     waiting = [(f"{name}/{copy}", name) for name in cases for copy in range(2)]
     rng.shuffle(waiting)
+    del waiting[most:]
     under_way, aborted, completions = [], set(), []
     while waiting or engine.has_unfinished_requests():
         if waiting and rng.random() < 0.4:
@@ -151,6 +152,7 @@ def test_five_hundred_random_crowds_get_what_each_gets_alone(square_golden, alon
             run_ahead=run_ahead,
             policy=policy,
             prefix_caching=prefix_caching,
+            most=12,
             **sizes,
         )
 
