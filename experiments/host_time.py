@@ -12,14 +12,17 @@ record is left out, as waiting is.
 
     python experiments/host_time.py
 
-Result (2026-12-01, 2 shared cores, CPU only, no GPU, load 1; means in microseconds):
+Result (2026-12-01, Intel Xeon with AVX-512, 2 shared cores, CPU only, no GPU; means in
+microseconds, in the same minutes as the edition before, whose LM head was a launch of its own):
 
-| sequences | schedule | pack + upload | dispatch | apply | in all |
-|---|---|---|---|---|---|
-| 1 | 26 | 92 | 6 | 28 | 152 |
-| 16 | 55 | 99 | 6 | 79 | 239 |
-| 64 | 152 | 132 | 8 | 245 | 537 |
-| 256 | 555 | 298 | 31 | 966 | 1849 |
+| sequences | schedule | pack + upload | dispatch | apply | in all | before, in all |
+|---|---|---|---|---|---|---|
+| 1 | 25 | 95 | 6 | 28 | 154 | 156 |
+| 16 | 46 | 104 | 6 | 65 | 221 | 255 |
+| 64 | 113 | 126 | 8 | 178 | 425 | 558 |
+| 256 | 407 | 225 | 25 | 714 | 1371 | 1913 |
+
+"before" has medians of passes alone, and neither token events nor what an observer is told.
 """
 
 import argparse

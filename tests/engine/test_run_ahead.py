@@ -107,7 +107,7 @@ def play(golden, alone, *, seed, run_ahead, policy, most=99, **options):
             assert exact[:2] == (expected[0][:count], expected[1][:count]), name
             continue
         assert exact == expected, (name, run_ahead, policy)
-        np.testing.assert_allclose(numbers, expected_numbers, atol=1e-5)
+        np.testing.assert_allclose(numbers, expected_numbers, rtol=1e-5, atol=1e-5)
     num_samples = sum(cases[name.split("/")[0]][1].n for name in under_way)
     assert len(completions) == num_samples
     return engine

@@ -1,5 +1,6 @@
 """docs/simulator.md: its commands run, and what it names is there."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -17,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 @pytest.mark.long
 def test_the_commands_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    block, exits = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
     few = ("--requests", 40, "--output-tokens", 9)
     looped("simulate", "run", "--costs", "ouro-1.4b-h200", "--rate", 40, *few,
@@ -28,6 +29,11 @@ def test_the_commands_of_the_page_run(tmp_path, monkeypatch):
         quick = ("--seeds", 1, "--precision", 1.5, "--start-rate", 20)
         more = {"run": few, "compare": few, "sweep": (*few, *quick)}
         looped(*words[1:], *more.get(words[2], ()))
+    rates = []
+    for line in exits.splitlines():
+        result = json.loads(looped(*shlex.split(line)[1:], "--json").stdout)
+        rates.append(result["numbers"]["output_tokens_per_second"])
+    assert rates[1] / rates[0] >= 1.45, "what the page says of exits on the estimate"
     assert (tmp_path / "mine.json").is_file()
     assert (tmp_path / "sweep" / "capacities.csv").is_file()
 
